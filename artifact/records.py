@@ -98,11 +98,14 @@ class Cold:
 
 @dataclass(frozen=True)
 class Output:
-    """The comparison of the trial's output with the float64 reference (DESIGN: parity)."""
+    """The comparison of the trial's output with the float64 reference (`trial/parity.py`).
 
-    rmse: float
+    `rmse` and `max_abs` are None where no difference exists (wrong shape, NaN).
+    """
+
+    rmse: float | None
     allowed_rmse: float
-    max_abs: float
+    max_abs: float | None
     passed: bool
     reason: str = ""
 

@@ -17,11 +17,6 @@ def code_hash(package: Path = PACKAGE) -> str:
     return hash_sources(package, MEASURING_SOURCES)
 
 
-def models_hash(package: Path = PACKAGE) -> str:
-    """SHA-256 over models/: part of the key of a reference bundle."""
-    return hash_sources(package, ("models",))
-
-
 def hash_sources(package: Path, names: tuple[str, ...]) -> str:
     """SHA-256 over the .py files below `package` named by `names`, in sorted order."""
     digest = hashlib.sha256()
