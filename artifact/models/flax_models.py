@@ -1,0 +1,142 @@
+"""Builds the native Flax programs from bundle weights. No torch and no transformers here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from artifact.errors import UserError
+from artifact.models.flax_bert import Bert
+from artifact.models.flax_gpt2 import Gpt2
+from artifact.models.flax_layers import Array, Precision
+from artifact.models.flax_resnet import ResNet
+from artifact.models.spec import bert_size, gpt2_size
+from artifact.models.tensors import BERT_PREFIX, GPT2_PREFIX, ModelTensors, Tensor, model_tensors
+
+Tree = dict[str, Any]
+
+_PREFIX = {"bert": BERT_PREFIX, "gpt2": f"{GPT2_PREFIX}transformer."}
+# The part of a name that is a submodule of its own in the Flax models: one block.
+_BLOCK = re.compile(r"^((?:layer\d+|encoder\.layer|h)\.\d+)\.(.+)$")
+_TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings", "wte", "wpe")
+
+
+@dataclass(frozen=True)
+class FlaxProgram:
+    """A Flax model and its weights.
+
+    `apply(params, *inputs)` is a pure function to be given to `jax.jit`; `params` is a tree of
+    float32 numpy arrays. Inputs are those of the bundle (int64 ids become int32 in `jax.jit`).
+    """
+
+    apply: Callable[..., Array]
+    params: Tree
+    module: nn.Module
+
+
+def build(
+    architecture: str,
+    options: Mapping[str, int],
+    input_shape: tuple[int, ...],
+    weights: Mapping[str, NDArray[np.float32]],
+    aliases: Mapping[str, str],
+    precision: Precision = jax.lax.Precision.HIGHEST,
+) -> FlaxProgram:
+    """Build the program and place every bundle tensor in its tree.
+
+    `UserError` if a tensor is missing, unexpected or of another shape, or if `aliases` are not the
+    model's. Nothing is traced here: tracing the model once to learn its tree would warm JAX's
+    caches and shorten the trial's timed trace. That the tree built here is the model's own, both
+    ways, is what `unmatched_leaves` and its test are for.
+    """
+    listing = model_tensors(architecture, options)
+    _check(listing, weights, aliases)
+    module = _module(architecture, options, precision)
+    params: Tree = {}
+    for tensor in listing.tensors:
+        _place(params, _path(architecture, tensor), _values(architecture, tensor, weights))
+    return FlaxProgram(apply=module.apply, params=params, module=module)
+
+
+def _module(architecture: str, options: Mapping[str, int], precision: Precision) -> nn.Module:
+    if architecture == "bert":
+        return Bert(bert_size(options), precision)
+    if architecture == "gpt2":
+        return Gpt2(gpt2_size(options), precision)
+    return ResNet(architecture, precision)
+
+
+def _check(
+    listing: ModelTensors, weights: Mapping[str, NDArray[np.float32]], aliases: Mapping[str, str]
+) -> None:
+    expected = {tensor.name: tensor.shape for tensor in listing.tensors}
+    missing = sorted(set(expected) - set(weights))
+    unexpected = sorted(set(weights) - set(expected))
+    if missing or unexpected:
+        raise UserError(
+            f"weights do not fit the model: {len(missing)} missing {missing[:3]}, "
+            f"{len(unexpected)} unexpected {unexpected[:3]}"
+        )
+    if dict(aliases) != dict(listing.aliases):
+        raise UserError(f"tied weights differ: model {listing.aliases}, bundle {dict(aliases)}")
+    for name, shape in expected.items():
+        array = weights[name]
+        if array.shape != shape or array.dtype != np.float32:
+            raise UserError(
+                f"weight {name}: model has float32 {shape}, bundle has {array.dtype} {array.shape}"
+            )
+
+
+def _path(architecture: str, tensor: Tensor) -> tuple[str, ...]:
+    """Path of a tensor in the Flax tree: collection, submodules, leaf."""
+    name = tensor.name.removeprefix(_PREFIX.get(architecture, ""))
+    module, _ = name.rsplit(".", 1)
+    block = _BLOCK.match(module)
+    collection = "batch_stats" if tensor.kind in ("mean", "variance") else "params"
+    return (collection, *(block.groups() if block else (module,)), _leaf(module, tensor))
+
+
+def _leaf(module: str, tensor: Tensor) -> str:
+    if tensor.kind == "weight":
+        return "embedding" if module.endswith(_TABLES) else "kernel"
+    return {"gamma": "scale", "mean": "mean", "variance": "var"}.get(tensor.kind, "bias")
+
+
+def _values(
+    architecture: str, tensor: Tensor, weights: Mapping[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """The tensor in Flax's layout: HWIO convolutions, (in, out) dense kernels."""
+    array = weights[tensor.name]
+    if array.ndim == 4:
+        return np.ascontiguousarray(array.transpose(2, 3, 1, 0))
+    is_linear = array.ndim == 2 and _path(architecture, tensor)[-1] == "kernel"
+    # GPT-2's Conv1D stores (in, out) already.
+    return np.ascontiguousarray(array.T) if is_linear and architecture != "gpt2" else array
+
+
+def _place(tree: Tree, path: tuple[str, ...], values: NDArray[np.float32]) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+    tree[path[-1]] = values
+
+
+def unmatched_leaves(program: FlaxProgram, *inputs: NDArray[Any]) -> list[str]:
+    """Leaves that the model and `program.params` do not share, with equal shapes, both ways.
+
+    Traces the model's own initialisation: for tests, never inside a trial.
+    """
+    own = jax.eval_shape(program.module.init, jax.random.key(0), *inputs)
+    wanted, given = _shapes(own), _shapes(program.params)
+    return sorted(f"{path} {shape}" for path, shape in wanted ^ given)
+
+
+def _shapes(tree: Tree) -> set[tuple[str, tuple[int, ...]]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {(jax.tree_util.keystr(path), tuple(leaf.shape)) for path, leaf in leaves}
