@@ -1,0 +1,68 @@
+# Every target is a thin call of the `artifact` program (see README.md). Paths may hold spaces.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+PROFILE ?= auto
+ENGINE ?= auto
+DEVICE ?= auto
+NAME ?=
+RESUME ?=
+FROM ?= measured
+export DOCKER
+
+here := $(CURDIR)
+host := $(here)/.host
+artifact := "$(host)/bin/python" -m artifact
+run_options := --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" \
+  $(if $(NAME),--name "$(NAME)") $(if $(RESUME),--resume)
+
+figures := fig1 fig2 fig3 fig4 fig5 fig6 fig7
+tables := tab1 tab2 tab3 tab4 tab5 tab6 tab7
+
+.PHONY: help setup setup-dev build reproduce smoke test test-fast lint bench lock doctor check \
+  crossover clean drill archive $(figures) $(tables)
+
+help: ## this text
+	@grep -hE '^[a-z].*## ' "$(here)/Makefile" | sed -E 's/:.*## /\t/' | expand -t 14
+	@echo "figures: $(figures)   tables: $(tables)"
+	@echo "variables: PROFILE=smoke|cpu|paper|cpu-paper ENGINE=docker|process NAME=... RESUME=1 FROM=measured|reference|published"
+
+setup: ## make the host environment (.host) from its hash-locked requirements
+	@cd "$(here)" && ./docker/host/setup.sh run
+
+setup-dev: ## the same with the test tools
+	@cd "$(here)" && ./docker/host/setup.sh dev
+
+build: setup ## build the images that are missing (or the venvs, ENGINE=process)
+	@cd "$(here)" && $(artifact) build --engine "$(ENGINE)" --device "$(DEVICE)"
+
+reproduce: setup ## measure the profile, then summarise and judge
+	@cd "$(here)" && $(artifact) reproduce $(run_options)
+
+smoke: setup ## kick the tires: every stack on small inputs, about ten minutes
+	@cd "$(here)" && $(artifact) reproduce --profile smoke --engine "$(ENGINE)" --device cpu \
+	  --name "$(or $(NAME),smoke)" $(if $(RESUME),--resume)
+
+test: setup-dev ## every test this machine can run; says what it skipped and why
+	@cd "$(here)" && "$(host)/bin/python" tests/run_everything.py
+
+test-fast: setup-dev ## host tests only: seconds, no Docker, no framework
+	@cd "$(here)" && "$(host)/bin/python" -m pytest -q -m "not torch and not jax and not tvm and not docker"
+
+lint: setup-dev ## ruff, format, mypy
+	@cd "$(here)" && "$(host)/bin/ruff" check . && "$(host)/bin/ruff" format --check . && "$(host)/bin/mypy"
+
+bench: setup ## the speed table of the documents
+	@cd "$(here)" && $(artifact) bench --engine "$(ENGINE)"
+
+lock: setup-dev ## regenerate every hash-locked requirements file
+	@cd "$(here)" && ./docker/lock.sh
+
+doctor: setup ## what this machine can do, and what to mend
+	@cd "$(here)" && $(artifact) doctor
+
+clean: setup ## remove our own stray containers and temporary files; results stay
+	@cd "$(here)" && $(artifact) clean
