@@ -25,7 +25,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from artifact.folds.result import Fold, Refusal, one_line
 from artifact.folds.structure import changed_attributes, plain_attributes, structural_copy
-from artifact.folds.symbolic import UntraceableError, trace_variants
+from artifact.folds.symbolic import trace_variants
 
 _MATCHING_NORM: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv1d: nn.BatchNorm1d,

@@ -1,4 +1,4 @@
-"""What a fold hands back: the new model, how many sites it folded, and every site that it refused."""
+"""What a fold hands back: the new model, the folded sites, and every site that it refused."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def structural_copy(model: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {id(tensor): tensor for tensor in _tensors(modules)}
     for module in modules:
         if not hasattr(module, "__deepcopy__"):
-            memo[id(module)] = type(module).__new__(type(module))
+            memo[id(module)] = object.__new__(type(module))
     for module in modules:
         if not hasattr(module, "__deepcopy__"):
             _fill(memo[id(module)], module, memo)
