@@ -1,0 +1,446 @@
+"""Images of the stacks: what they should be, building those that are missing, finding them.
+
+An image's tag and labels hold the hashes of its locks, of the measuring code and of its Dockerfile;
+they tell whether it is up to date. Builds go through a docker command that can do BuildKit
+(secrets, cache mounts), since the Python SDK speaks to the old builder only; looking images up goes
+through the SDK, like the trials.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import artifact
+from artifact.errors import UserError
+from artifact.host.build_settings import proxy_arguments, write_secrets
+from artifact.host.locks import CHECKOUT, STACKS, hash_files, lock_hash
+
+REPOSITORY = "gaps-artifact"
+LOCAL_BASE = "gaps-base:bookworm"
+PULL_TIMEOUT_S = 120
+PROBE_TIMEOUT_S = 60
+
+Say = Callable[[str], None]
+
+
+class ImageError(UserError):
+    """An image cannot be found, made or used."""
+
+
+class ImageMissing(ImageError):
+    """No image with the hashes of this checkout."""
+
+
+class NoBuilder(ImageError):
+    """No docker command line here can do BuildKit builds."""
+
+
+class BuildFailed(ImageError):
+    """A build ended with an error; the message names its log."""
+
+
+@dataclass(frozen=True)
+class ImageInfo:
+    """One built image. `id` is Docker's content id; `lock_hash` and `code_hash` are its labels."""
+
+    stack: str
+    tag: str
+    id: str
+    lock_hash: str
+    code_hash: str
+    base_name: str
+    base_id: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """The image that the stacks build on: its name as given to the build, and its local id."""
+
+    name: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image and the seconds its build took; None where it was up to date already."""
+
+    image: ImageInfo
+    duration_s: float | None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an up-to-date image is made from: hashes of locks, measuring code and Dockerfile."""
+
+    stack: str
+    lock_hash: str
+    code_hash: str
+    recipe_hash: str
+
+    @property
+    def tag(self) -> str:
+        """`gaps-artifact/<stack>:<lock hash>-<code hash>`, twelve digits each."""
+        return f"{REPOSITORY}/{self.stack}:{self.lock_hash[:12]}-{self.code_hash[:12]}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels an up-to-date image carries."""
+        return {
+            "gaps.stack": self.stack,
+            "gaps.lock-hash": self.lock_hash,
+            "gaps.code-hash": self.code_hash,
+            "gaps.recipe-hash": self.recipe_hash,
+        }
+
+
+def recipe(stack: str, accelerator: str = "cpu", root: Path = CHECKOUT) -> Recipe:
+    """What the image of `stack` should be, from the files of the checkout `root`."""
+    from artifact.trial.identity import code_hash
+
+    files = (root / "docker" / stack / "Dockerfile", root / "docker" / "entry" / "artifact")
+    return Recipe(
+        stack=stack,
+        lock_hash=lock_hash(stack, accelerator, root),
+        code_hash=code_hash(root / "artifact"),
+        recipe_hash=hash_files(files, root),
+    )
+
+
+def image_for(
+    stack: str, accelerator: str = "cpu", *, root: Path = CHECKOUT, client: Any = None
+) -> ImageInfo:
+    """The image of `stack` that fits this checkout; `client` is a `docker.DockerClient`.
+
+    Raises `ImageMissing` where there is none, or only one that an older Dockerfile made.
+    """
+    import docker
+
+    wanted = recipe(stack, accelerator, root)
+    engine = docker.from_env() if client is None else client
+    try:
+        attributes = engine.images.get(wanted.tag).attrs
+    except docker.errors.ImageNotFound as error:
+        raise _missing(wanted) from error
+    if not _is_current(attributes, wanted):
+        raise _missing(wanted)
+    return _info(attributes, wanted)
+
+
+def build(
+    stacks: Sequence[str] = STACKS,
+    accelerator: str = "cpu",
+    docker_cli: str | None = None,
+    base_image: str | None = None,
+    *,
+    root: Path = CHECKOUT,
+    log_directory: Path,
+    environment: Mapping[str, str] = os.environ,
+    say: Say = print,
+) -> list[Built]:
+    """Build the images of `stacks` that are missing or stale; print time and size of each.
+
+    `docker_cli` names the command to build with, else `$DOCKER`, else the first on PATH that can do
+    BuildKit. `base_image` replaces the pinned base. Logs go to `log_directory/build-<stack>.log`.
+    Raises `NoBuilder` and `BuildFailed`.
+    """
+    wanted = [recipe(stack, accelerator, root) for stack in stacks]
+    cli = find_builder(docker_cli, environment)
+    missing = [one for one in wanted if _current(cli, one) is None]
+    durations: dict[str, float] = {}
+    with ExitStack() as scope:
+        if missing:
+            base = choose_base(cli, base_image, root, environment, say)
+            say(f"base: {base.name} ({base.id})")
+            secrets = scope.enter_context(tempfile.TemporaryDirectory(prefix="gaps-build-"))
+            settings = write_secrets(Path(secrets), environment, say)
+            settings += proxy_arguments(environment)
+            log_directory.mkdir(parents=True, exist_ok=True)
+        for one in missing:
+            arguments = build_arguments(one, base, accelerator, root) + settings
+            log = log_directory / f"build-{one.stack}.log"
+            durations[one.stack] = _run_build(cli, one, arguments, root, log, environment)
+    return _report(cli, wanted, durations, say)
+
+
+def find_builder(docker_cli: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The docker command that can do BuildKit builds; raises `NoBuilder` with all reasons.
+
+    Two can be on PATH: a new one without its buildx plug-in fails where an older one, with BuildKit
+    inside, works. So each candidate is tried on an empty image instead of being asked its version.
+    """
+    named = docker_cli or environment.get("DOCKER")
+    candidates = [named] if named else _on_path("docker", environment.get("PATH", os.defpath))
+    if not candidates:
+        raise NoBuilder(
+            "no docker command on PATH", next_step="install it: apt-get install docker.io"
+        )
+    reasons = []
+    for candidate in candidates:
+        reason = _probe(candidate, environment)
+        if reason is None:
+            return candidate
+        reasons.append(f"{candidate}: {reason}")
+    raise NoBuilder(
+        "no docker command here can build with BuildKit (" + "; ".join(reasons) + ")",
+        next_step="start the engine, install docker-buildx, or set DOCKER to another command",
+    )
+
+
+def choose_base(
+    cli: str,
+    base_image: str | None,
+    root: Path,
+    environment: Mapping[str, str] = os.environ,
+    say: Say = print,
+) -> Base:
+    """The base to build on: the one asked for, else the pinned one, else one made on this machine.
+
+    A pull that fails, or takes longer than PULL_TIMEOUT_S, is reported in one line.
+    Raises `ImageError` where an image that was asked for cannot be had, or none can be made.
+    """
+    name = base_image or pinned_base(root)
+    reason = None if _image_id(cli, name) else _pull(cli, name, environment)
+    if reason is None:
+        return Base(name, _image_id(cli, name))
+    if base_image:
+        raise ImageError(
+            f"cannot pull {name}: {reason}", next_step="name a base image that is here"
+        )
+    say(f"cannot pull the pinned base ({reason}): using {LOCAL_BASE}, made from Debian's archive")
+    script = root / "docker" / "base" / "make-base.sh"
+    made = subprocess.run(
+        ["sh", str(script), LOCAL_BASE],
+        env={**environment, "DOCKER": cli},
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode != 0:
+        raise ImageError(f"no base image: {_last_line(made.stderr)}")
+    return Base(LOCAL_BASE, _image_id(cli, LOCAL_BASE))
+
+
+def pinned_base(root: Path = CHECKOUT) -> str:
+    """The digest-pinned default of BASE_IMAGE, which all Dockerfiles share."""
+    names = set()
+    for stack in STACKS:
+        text = (root / "docker" / stack / "Dockerfile").read_text(encoding="utf-8")
+        names |= {
+            line.removeprefix("ARG BASE_IMAGE=")
+            for line in text.splitlines()
+            if line.startswith("ARG BASE_IMAGE=")
+        }
+    if len(names) != 1:
+        raise ImageError(f"the Dockerfiles name {len(names)} bases instead of one")
+    return names.pop()
+
+
+def build_arguments(one: Recipe, base: Base, accelerator: str, root: Path) -> list[str]:
+    """Arguments of `docker build` for one image, without secrets, proxies and context."""
+    values = {
+        "BASE_IMAGE": base.name,
+        "BASE_NAME": base.name,
+        "BASE_ID": base.id,
+        "VERSION": artifact.__version__,
+        "LOCK_HASH": one.lock_hash,
+        "CODE_HASH": one.code_hash,
+        "RECIPE_HASH": one.recipe_hash,
+    }
+    if one.stack == "xla":
+        values["ACCELERATOR"] = accelerator
+    dockerfile = root / "docker" / one.stack / "Dockerfile"
+    arguments = ["--file", str(dockerfile), "--tag", one.tag, "--network=host", "--progress=plain"]
+    for name, value in values.items():
+        arguments += ["--build-arg", f"{name}={value}"]
+    return arguments
+
+
+def unique_size_bytes(histories: Iterable[Sequence[tuple[str, int]]]) -> int:
+    """Disk that images take together; a history lists (instruction, size in bytes), oldest first.
+
+    Images share a layer exactly as long as all instructions up to it are the same.
+    """
+    sizes: dict[tuple[tuple[str, int], ...], int] = {}
+    for history in histories:
+        for end in range(1, len(history) + 1):
+            sizes[tuple(history[:end])] = history[end - 1][1]
+    return sum(sizes.values())
+
+
+def _missing(wanted: Recipe) -> ImageMissing:
+    return ImageMissing(
+        f"no up-to-date image {wanted.tag} for stack {wanted.stack}",
+        next_step="run `make build` (or `artifact build`)",
+    )
+
+
+def _is_current(attributes: Mapping[str, Any], wanted: Recipe) -> bool:
+    labels = attributes["Config"]["Labels"] or {}
+    return all(labels.get(name) == value for name, value in wanted.labels.items())
+
+
+def _info(attributes: Mapping[str, Any], wanted: Recipe) -> ImageInfo:
+    labels = attributes["Config"]["Labels"]
+    return ImageInfo(
+        stack=wanted.stack,
+        tag=wanted.tag,
+        id=attributes["Id"],
+        lock_hash=labels["gaps.lock-hash"],
+        code_hash=labels["gaps.code-hash"],
+        base_name=labels.get("org.opencontainers.image.base.name", ""),
+        base_id=labels.get("org.opencontainers.image.base.digest", ""),
+        size_bytes=int(attributes["Size"]),
+    )
+
+
+def _current(cli: str, wanted: Recipe) -> ImageInfo | None:
+    """The up-to-date image, or None."""
+    result = subprocess.run([cli, "image", "inspect", wanted.tag], capture_output=True, text=True)
+    if result.returncode != 0:
+        return None
+    attributes = json.loads(result.stdout)[0]
+    return _info(attributes, wanted) if _is_current(attributes, wanted) else None
+
+
+def _run_build(
+    cli: str,
+    one: Recipe,
+    arguments: list[str],
+    root: Path,
+    log: Path,
+    environment: Mapping[str, str],
+) -> float:
+    """Run one build with its output in `log`; return its seconds."""
+    started = time.monotonic()
+    with log.open("wb") as output:
+        result = subprocess.run(
+            [cli, "build", *arguments, str(root)],
+            env=_builder_environment(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    if result.returncode != 0:
+        text = log.read_text(encoding="utf-8", errors="replace")
+        raise BuildFailed(
+            f"building the {one.stack} image failed: {_error_line(text)}", next_step=f"see {log}"
+        )
+    return time.monotonic() - started
+
+
+def _report(
+    cli: str, wanted: Sequence[Recipe], durations: Mapping[str, float], say: Say
+) -> list[Built]:
+    """One line for each image and one for all; raises `BuildFailed` where an image is not there."""
+    built = []
+    for one in wanted:
+        image = _current(cli, one)
+        if image is None:
+            raise BuildFailed(f"{one.tag} is not there after its build", next_step="build it again")
+        duration_s = durations.get(one.stack)
+        state = "up to date" if duration_s is None else f"built in {duration_s:.0f} s"
+        say(f"{one.stack}: {image.size_bytes / 1e9:.2f} GB, {state}, {one.tag}")
+        built.append(Built(image, duration_s))
+    total = unique_size_bytes(_history(cli, item.image.id) for item in built)
+    say(f"together: {total / 1e9:.2f} GB, shared layers counted once")
+    return built
+
+
+def _history(cli: str, image_id: str) -> list[tuple[str, int]]:
+    """(instruction, size in bytes) of an image's history, oldest first."""
+    result = subprocess.run(
+        [cli, "history", "--no-trunc", "--human=false", "--format", "{{json .}}", image_id],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    entries = [json.loads(line) for line in result.stdout.splitlines()]
+    return [(entry["CreatedBy"], int(entry["Size"])) for entry in reversed(entries)]
+
+
+def _builder_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """BuildKit in the engine itself, so that an image is there at once; no attestations."""
+    return {
+        **environment,
+        "DOCKER_BUILDKIT": "1",
+        "BUILDX_BUILDER": "default",
+        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+    }
+
+
+def _on_path(name: str, path: str) -> list[str]:
+    """Every executable `name` on PATH, in order, each file once."""
+    found = (shutil.which(name, path=folder) for folder in path.split(os.pathsep) if folder)
+    return list(dict.fromkeys(os.path.realpath(one) for one in found if one))
+
+
+def _probe(cli: str, environment: Mapping[str, str]) -> str | None:
+    """None if `cli` builds an empty image with a secret, which only BuildKit takes; else why."""
+    try:
+        result = subprocess.run(
+            [cli, "build", "--quiet", "--secret", f"id=probe,src={os.devnull}", "-"],
+            input="FROM scratch\nLABEL gaps.probe=1\n",
+            env=_builder_environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+        )
+    except FileNotFoundError:
+        return "no such command"
+    except PermissionError:
+        return "not executable"
+    except subprocess.TimeoutExpired:
+        return f"no answer in {PROBE_TIMEOUT_S} s"
+    if result.returncode != 0:
+        return _last_line(result.stderr)
+    subprocess.run([cli, "image", "rm", result.stdout.strip()], capture_output=True)
+    return None
+
+
+def _image_id(cli: str, name: str) -> str:
+    """The id of a local image; empty where there is none."""
+    result = subprocess.run(
+        [cli, "image", "inspect", "--format", "{{.Id}}", name], capture_output=True, text=True
+    )
+    return result.stdout.strip() if result.returncode == 0 else ""
+
+
+def _pull(cli: str, name: str, environment: Mapping[str, str]) -> str | None:
+    """Pull `name`; None on success, else why not in one line."""
+    try:
+        result = subprocess.run(
+            [cli, "pull", "--quiet", name],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=PULL_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {PULL_TIMEOUT_S} s"
+    return None if result.returncode == 0 else _last_line(result.stderr)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def _error_line(log: str) -> str:
+    """The line of a build log that says most: the tool's own error, not BuildKit's summary."""
+    lines = [line.strip() for line in log.splitlines()]
+    marks = ("no space left", "ERROR: ", "E: ", "error: ")
+    for mark in marks:
+        hits = [line for line in lines if mark in line and "executor failed" not in line]
+        if hits:
+            return hits[-1]
+    return _last_line(log)
