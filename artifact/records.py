@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from artifact.census import Census
 from artifact.plan import TrialSpec
 from artifact.strict_json import SchemaError, from_plain, read
 
@@ -108,20 +109,6 @@ class Output:
     max_abs: float | None
     passed: bool
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class Census:
-    """Static call-like units of the generated program (PAPER: last section)."""
-
-    internal: int
-    internal_unique: int
-    external: int
-    external_unique: int
-    fallback: int
-    builtin: int
-    code_bytes: int
-    code_lines: int
 
 
 @dataclass(frozen=True)

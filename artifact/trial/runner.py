@@ -7,6 +7,7 @@ record (an unreadable spec, an output folder that cannot be written) leaves as a
 from __future__ import annotations
 
 import datetime
+import importlib
 import lzma
 import platform
 import sys
@@ -16,12 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from artifact import census
+from artifact.census import Census, total
 from artifact.errors import UserError
 from artifact.plan import TrialSpec
 from artifact.records import (
     SCHEMA_VERSION,
-    Census,
     Cold,
     Identity,
     Output,
@@ -42,6 +42,9 @@ LOG_TAIL_CHARACTERS = 4000
 
 #: Frameworks that must not be in the process before the environment is set (case K3).
 FRAMEWORKS = ("torch", "jax", "jaxlib", "tvm")
+
+#: Census parsers: `GeneratedCode.kind` is the name of the module in `artifact.census`.
+CENSUS_KINDS = ("inductor", "hlo", "tvmscript")
 
 
 @dataclass
@@ -246,8 +249,11 @@ def _census(code: GeneratedCode, out: Path) -> tuple[Census | None, str, tuple[s
         names.append(path.name)
     if not code.texts:
         return None, "nothing was generated", ()
+    if code.kind not in CENSUS_KINDS:
+        return None, f"no census parser for {code.kind!r}", tuple(names)
+    parser = importlib.import_module(f"artifact.census.{code.kind}")
     try:
-        return census.count(code.kind, list(code.texts.values())), "", tuple(names)
+        return total([parser.count(text) for text in code.texts.values()]), "", tuple(names)
     except ValueError as error:
         return None, f"not counted: {error}", tuple(names)
 

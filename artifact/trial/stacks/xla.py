@@ -96,6 +96,7 @@ class Adapter:
             self._spec.model_options,
             parse_input(self._spec.input),
             bundle.weights,
+            bundle.aliases,
             precision=MATMUL_PRECISION[self._spec.precision],
         )
         self._host_inputs = bundle.inputs
