@@ -1,0 +1,1 @@
+"""Figures: one small module each, pure functions of records."""

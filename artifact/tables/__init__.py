@@ -1,0 +1,1 @@
+"""Tables: one small module each, pure functions of records."""
