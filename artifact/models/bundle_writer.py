@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from artifact import strict_json
 from artifact.errors import UserError
 from artifact.models import fill, torch_models
+from artifact.models.architecture import input_shape, model_tensors
 from artifact.models.manifest import (
     BUNDLE_SCHEMA,
     MANIFEST_NAME,
@@ -33,8 +34,7 @@ from artifact.models.manifest import (
     Manifest,
     input_key,
 )
-from artifact.models.spec import ModelSpec, bundle_key, input_shape, models_hash
-from artifact.models.tensors import model_tensors
+from artifact.models.spec import ModelSpec, bundle_key, models_hash
 from artifact.models.tf32 import EmulatedTf32
 
 __all__ = ["bundle_key", "write_bundle"]
@@ -84,7 +84,7 @@ def write_bundle(
 def _check_weights(spec: ModelSpec, actual: str, expected: str | None) -> None:
     if expected is not None and actual != expected:
         raise UserError(
-            f"weights of {spec.id}: SHA-256 {actual[:12]}..., but the study says {expected[:12]}...",
+            f"weights of {spec.id} have SHA-256 {actual[:16]}, the study says {expected[:16]}",
             next_step="do not compare results of this machine; report its numpy version",
         )
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import flax.linen as nn
 import jax.numpy as jnp
 
+from artifact.models.bert import BertSize
 from artifact.models.flax_layers import Array, Precision, layer_norm, self_attention, split_heads
-from artifact.models.spec import BertSize
 
 
 def gelu(x: Array) -> Array:

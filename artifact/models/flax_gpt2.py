@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from artifact.models.flax_layers import Array, Precision, layer_norm, self_attention, split_heads
-from artifact.models.spec import Gpt2Size
+from artifact.models.gpt2 import Gpt2Size
 
 
 def gelu_new(x: Array) -> Array:

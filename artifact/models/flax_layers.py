@@ -5,11 +5,13 @@ Submodule names are the PyTorch names (dots included), so that the tree reads li
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import flax.linen as nn
 import jax
 
-Array = jax.Array
-Precision = jax.lax.PrecisionLike
+Array: TypeAlias = jax.Array
+Precision: TypeAlias = jax.lax.PrecisionLike
 
 
 def layer_norm(name: str, eps: float) -> nn.LayerNorm:

@@ -13,19 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifact.errors import UserError
-from artifact.models.flax_bert import Bert
-from artifact.models.flax_gpt2 import Gpt2
+from artifact.models.architecture import find, model_tensors
 from artifact.models.flax_layers import Array, Precision
-from artifact.models.flax_resnet import ResNet
-from artifact.models.spec import bert_size, gpt2_size
-from artifact.models.tensors import BERT_PREFIX, GPT2_PREFIX, ModelTensors, Tensor, model_tensors
+from artifact.models.tensors import Kind, ModelTensors, Tensor
 
 Tree = dict[str, Any]
 
-_PREFIX = {"bert": BERT_PREFIX, "gpt2": f"{GPT2_PREFIX}transformer."}
-# The part of a name that is a submodule of its own in the Flax models: one block.
-_BLOCK = re.compile(r"^((?:layer\d+|encoder\.layer|h)\.\d+)\.(.+)$")
-_TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings", "wte", "wpe")
+# A numbered submodule is a block: a Flax module of its own, all else in a name is one module.
+_BLOCK = re.compile(r"^(.+?\.\d+)\.(.+)$")
+_LEAVES: Mapping[Kind, str] = {
+    "conv": "kernel",
+    "linear": "kernel",
+    "linear_in_out": "kernel",
+    "embedding": "embedding",
+    "bias": "bias",
+    "gamma": "scale",
+    "beta": "bias",
+    "mean": "mean",
+    "variance": "var",
+}
 
 
 @dataclass(frozen=True)
@@ -58,19 +64,12 @@ def build(
     """
     listing = model_tensors(architecture, options)
     _check(listing, weights, aliases)
-    module = _module(architecture, options, precision)
+    prefix = find(architecture).flax_prefix
     params: Tree = {}
     for tensor in listing.tensors:
-        _place(params, _path(architecture, tensor), _values(architecture, tensor, weights))
+        _place(params, _path(prefix, tensor), _in_flax_layout(tensor, weights[tensor.name]))
+    module = find(architecture).flax_module(options, precision)
     return FlaxProgram(apply=module.apply, params=params, module=module)
-
-
-def _module(architecture: str, options: Mapping[str, int], precision: Precision) -> nn.Module:
-    if architecture == "bert":
-        return Bert(bert_size(options), precision)
-    if architecture == "gpt2":
-        return Gpt2(gpt2_size(options), precision)
-    return ResNet(architecture, precision)
 
 
 def _check(
@@ -94,31 +93,19 @@ def _check(
             )
 
 
-def _path(architecture: str, tensor: Tensor) -> tuple[str, ...]:
+def _path(prefix: str, tensor: Tensor) -> tuple[str, ...]:
     """Path of a tensor in the Flax tree: collection, submodules, leaf."""
-    name = tensor.name.removeprefix(_PREFIX.get(architecture, ""))
-    module, _ = name.rsplit(".", 1)
+    module, _ = tensor.name.removeprefix(prefix).rsplit(".", 1)
     block = _BLOCK.match(module)
     collection = "batch_stats" if tensor.kind in ("mean", "variance") else "params"
-    return (collection, *(block.groups() if block else (module,)), _leaf(module, tensor))
+    return (collection, *(block.groups() if block else (module,)), _LEAVES[tensor.kind])
 
 
-def _leaf(module: str, tensor: Tensor) -> str:
-    if tensor.kind == "weight":
-        return "embedding" if module.endswith(_TABLES) else "kernel"
-    return {"gamma": "scale", "mean": "mean", "variance": "var"}.get(tensor.kind, "bias")
-
-
-def _values(
-    architecture: str, tensor: Tensor, weights: Mapping[str, NDArray[np.float32]]
-) -> NDArray[np.float32]:
-    """The tensor in Flax's layout: HWIO convolutions, (in, out) dense kernels."""
-    array = weights[tensor.name]
-    if array.ndim == 4:
+def _in_flax_layout(tensor: Tensor, array: NDArray[np.float32]) -> NDArray[np.float32]:
+    """HWIO convolutions, (in, out) dense kernels, everything else as it is."""
+    if tensor.kind == "conv":
         return np.ascontiguousarray(array.transpose(2, 3, 1, 0))
-    is_linear = array.ndim == 2 and _path(architecture, tensor)[-1] == "kernel"
-    # GPT-2's Conv1D stores (in, out) already.
-    return np.ascontiguousarray(array.T) if is_linear and architecture != "gpt2" else array
+    return np.ascontiguousarray(array.T) if tensor.kind == "linear" else array
 
 
 def _place(tree: Tree, path: tuple[str, ...], values: NDArray[np.float32]) -> None:

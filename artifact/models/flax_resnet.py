@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from artifact.models.flax_layers import Array, Precision
-from artifact.models.tensors import BOTTLENECK_EXPANSION, CLASSES, RESNET_STAGES, STEM_CHANNELS
+from artifact.models.resnet import BOTTLENECK_EXPANSION, CLASSES, STEM_CHANNELS
 
 BATCH_NORM_EPS = 1e-5
 
@@ -46,9 +46,8 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(N, H, W, C) -> (N, H / stride, W / stride, output channels)."""
-        kernels, strides = ((1, 3, 1), (1, self.stride, 1))
-        if not self.bottleneck:
-            kernels, strides = ((3, 3), (self.stride, 1))
+        kernels = (1, 3, 1) if self.bottleneck else (3, 3)
+        strides = (1, self.stride, 1) if self.bottleneck else (self.stride, 1)
         out_channels = self.width * (BOTTLENECK_EXPANSION if self.bottleneck else 1)
         shortcut = x
         y = x
@@ -66,22 +65,22 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """`architecture` is `resnet18` or `resnet50`."""
+    """Stem, `stages` of so many blocks each, mean over the image, output layer."""
 
-    architecture: str
+    bottleneck: bool
+    stages: tuple[int, ...]
     precision: Precision
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
         """float32 (N, 3, H, W) -> logits (N, 1000)."""
-        kind, stages = RESNET_STAGES[self.architecture]
         x = jnp.transpose(image, (0, 2, 3, 1))
         x = nn.relu(batch_norm("bn1")(conv("conv1", STEM_CHANNELS, 7, 2, self.precision)(x)))
         x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
-        for stage, blocks in enumerate(stages, start=1):
+        for stage, blocks in enumerate(self.stages, start=1):
             for block in range(blocks):
                 x = Block(
-                    bottleneck=kind == "bottleneck",
+                    bottleneck=self.bottleneck,
                     width=STEM_CHANNELS * 2 ** (stage - 1),
                     stride=2 if stage > 1 and block == 0 else 1,
                     precision=self.precision,
