@@ -1,0 +1,310 @@
+"""TorchInductor: `torch.compile(fullgraph=True, dynamic=False)`.
+
+Native window (paper, protocol): T_first - T_X. Here the first compiled call is two phases,
+`toolchain` (the compiler's one-time work) and `first_call`, so that T_C can be shown with and
+without the former. On CUDA only the wrapper is made in `toolchain`; the rest stays where
+`torch.compile` does it, in the first call.
+
+Options: `fold = "conv-batchnorm"` (offline fold before capture, phase `fold`) and `copy = true` (an
+unchanged copy of the model, the BERT audit's control).
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from artifact.errors import UserError
+from artifact.plan import TrialSpec
+from artifact.records import NativeWindow
+from artifact.trial.stacks import ColdReading, GeneratedCode, Placement, _inductor_toolchain
+from artifact.trial.stacks._torch import TorchAdapter, ceiling_applies, isa_environment
+
+if TYPE_CHECKING:
+    from artifact.trial.clock import Clock
+
+OPTIONS = ("fold", "copy")
+FOLDS = ("conv-batchnorm",)
+
+#: Every cache switch, by module and name, with the value that a cold trial must read back.
+CACHE_FLAGS: dict[tuple[str, str], bool] = {
+    ("torch.compiler.config", "force_disable_caches"): True,
+    ("torch._inductor.config", "force_disable_caches"): True,
+    ("torch._inductor.config", "fx_graph_cache"): False,
+    ("torch._inductor.config", "fx_graph_remote_cache"): False,
+    ("torch._inductor.config", "autotune_local_cache"): False,
+    ("torch._inductor.config", "autotune_remote_cache"): False,
+    ("torch._inductor.config", "bundled_autotune_remote_cache"): False,
+    ("torch._inductor.config", "bundle_triton_into_fx_graph_cache"): False,
+    ("torch._inductor.config", "remote_gemm_autotune_cache"): False,
+    ("torch._functorch.config", "enable_autograd_cache"): False,
+    ("torch._functorch.config", "enable_remote_autograd_cache"): False,
+    ("torch._functorch.config", "bundled_autograd_cache"): False,
+    ("torch._dynamo.config", "automatic_dynamic_local_pgo"): False,
+    ("torch._dynamo.config", "automatic_dynamic_remote_pgo"): False,
+    ("torch._dynamo.config", "caching_precompile"): False,
+}
+
+#: Counters of caches that outlive a process. A hit is a warm trial; a disabled cache has none.
+CACHE_COUNTERS = (
+    ("inductor", "fxgraph_cache_hit"),
+    ("inductor", "fxgraph_cache_miss"),
+    ("inductor", "fxgraph_cache_bypass"),
+    ("aot_autograd", "autograd_cache_hit"),
+    ("aot_autograd", "autograd_cache_miss"),
+    ("aot_autograd", "autograd_cache_bypass"),
+    ("aot_autograd", "total"),
+    ("dynamo_cache", "dynamo_cache_hit"),
+    ("dynamo_cache", "dynamo_cache_miss"),
+)
+
+
+#: A line of Inductor's wrapper module: all kernels must be ready before the first call.
+WRAPPER_MARK = "async_compile.wait(globals())"
+
+
+def compile_arguments(spec: TrialSpec) -> dict[str, Any]:
+    """Arguments of `torch.compile` for one trial (DESIGN: configurations; paper's contract)."""
+    arguments: dict[str, Any] = {"fullgraph": True, "dynamic": False}
+    if spec.contract == "paper" and spec.device == "cuda" and spec.family == "resnet":
+        arguments["mode"] = "max-autotune"
+    return arguments
+
+
+class Adapter(TorchAdapter):
+    """TorchInductor behind the `Stack` protocol."""
+
+    native = NativeWindow(phases=("toolchain", "first_call"), subtract_latency=True)
+
+    def __init__(self, spec: TrialSpec, placement: Placement) -> None:
+        super().__init__(spec, placement)
+        _check_options(spec.options)
+        self._toolchain = _inductor_toolchain.Toolchain()
+        self._fold_facts: dict[str, Any] = {}
+
+    @staticmethod
+    def environment(spec: TrialSpec, placement: Placement) -> dict[str, str]:
+        """Caches off and in fresh folders, compile threads, ISA ceiling."""
+        cache = placement.scratch / "cache"
+        variables = {
+            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+            "TRITON_CACHE_DIR": str(cache / "triton"),
+            "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+            "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "0",
+            "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+            "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "0",
+            "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "0",
+            "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "0",
+            "TORCHINDUCTOR_BUNDLE_TRITON_INTO_FX_GRAPH_CACHE": "0",
+            "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_LOCAL_PGO": "0",
+            "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO": "0",
+            "TORCH_CACHING_PRECOMPILE": "0",
+            "TORCHINDUCTOR_COMPILE_THREADS": str(placement.compile_threads),
+            "TORCHINDUCTOR_WORKER_START": "subprocess",
+        }
+        if ceiling_applies(spec):
+            # Inductor passes -march=native to g++ beside the flags of the ISA it picked, so that
+            # g++ would use AVX-512 by itself in scalar loops. x86-64-v3 is AVX2 and no more.
+            variables["TORCHINDUCTOR_CPP_MARCH"] = "x86-64-v3"
+        return variables | isa_environment(spec)
+
+    @staticmethod
+    def cache_directories(placement: Placement) -> dict[str, Path]:
+        """Inductor's and Triton's caches; the precompiled header lives in TMPDIR."""
+        cache = placement.scratch / "cache"
+        return {
+            "TORCHINDUCTOR_CACHE_DIR": cache / "inductor",
+            "TRITON_CACHE_DIR": cache / "triton",
+            "XDG_CACHE_HOME": cache / "xdg",
+        }
+
+    def import_framework(self) -> None:
+        """As for eager, with the compiler's settings that no variable can set."""
+        super().import_framework()
+        import torch._dynamo
+        import torch._inductor.config
+
+        torch._inductor.config.autotune_local_cache = False
+        if ceiling_applies(self._spec):
+            torch._inductor.config.cpp.simdlen = 256
+        if self._spec.options.get("fold"):
+            from artifact.folds import conv_batchnorm
+
+            self._conv_batchnorm: Any = conv_batchnorm
+
+    def compile(self, clock: Clock) -> Callable[[], Any]:
+        """Fold if asked, bind, do the one-time work; the compilation itself is the first call."""
+        if self._spec.options.get("copy"):
+            self._model = copy.deepcopy(self._model)  # outside every phase: not part of T_C
+        if self._spec.options.get("fold"):
+            self._fold(clock)
+        self.bind(clock)
+        with clock.phase("toolchain"):
+            with self._toolchain.step("wrapper"):
+                compiled = self._torch.compile(self._model, **compile_arguments(self._spec))
+            if self._spec.device == "cpu":
+                _inductor_toolchain.prepare(self._toolchain)
+        self._check_isa()
+        dynamo = self._torch._dynamo.exc
+        return self.guarded(
+            compiled,
+            (dynamo.Unsupported, dynamo.BackendCompilerFailed),
+            "TorchInductor",
+            _is_missing_operator,
+        )
+
+    def _fold(self, clock: Clock) -> None:
+        with clock.phase("fold"):
+            outcome = self._conv_batchnorm.fold(self._model)
+        if outcome.folded == 0:
+            why = f": {outcome.refused[0].name}, {outcome.refused[0].reason}"
+            raise UserError(
+                f"the Conv-BatchNorm fold found nothing to fold in {self._spec.model}"
+                f"{why if outcome.refused else ''}",
+                next_step="drop the configuration inductor-fold for this model",
+            )
+        self._model = outcome.model
+        self._fold_facts = {
+            "folded": outcome.folded,
+            "folded_names": list(outcome.folded_names),
+            "refused": [{"name": r.name, "reason": r.reason} for r in outcome.refused],
+            "fold_ms": outcome.fold_ms,
+        }
+
+    def _check_isa(self) -> None:
+        if ceiling_applies(self._spec) and self._toolchain.isa != "avx2":
+            raise UserError(
+                f"Inductor picked the vector ISA {self._toolchain.isa}, the profile asks for avx2",
+                next_step="check that this CPU has AVX2 and g++ works, or run with ISA=native",
+            )
+
+    def read_cold(self) -> ColdReading:
+        """Counters, switches and graphs as the framework reports them."""
+        from torch._dynamo.utils import counters, get_compilation_metrics
+
+        read = {f"{group}.{name}": int(counters[group][name]) for group, name in CACHE_COUNTERS}
+        read["graph_breaks"] = sum(counters["graph_break"].values())
+        read["recompiles"] = max(0, len(get_compilation_metrics()) - 1)
+        read["precompiled_headers_before"] = self._toolchain.headers_before
+        graphs = int(counters["stats"]["unique_graphs"])
+        flags = read_flags()
+        violations = [*_counter_violations(read), *flag_violations(flags)]
+        if graphs != 1:
+            violations.append(f"Dynamo captured {graphs} graphs, expected exactly 1")
+        return ColdReading(read, flags, graphs, tuple(violations))
+
+    def generated_code(self) -> GeneratedCode:
+        """The wrapper module that Inductor wrote and loaded: kernels' source and calls.
+
+        Read from the private cache folder: with caches disabled Inductor compiles in a fresh folder
+        below it and forgets the modules afterwards, but leaves the files.
+        """
+        root = self.cache_directories(self._placement)["TORCHINDUCTOR_CACHE_DIR"]
+        texts = [path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.py"))]
+        # On CUDA each Triton kernel is a module of its own; only the wrapper waits for them all.
+        wrappers = [text for text in texts if WRAPPER_MARK in text]
+        if len(wrappers) != 1:
+            raise RuntimeError(f"Inductor left {len(wrappers)} wrapper modules, expected exactly 1")
+        return GeneratedCode("inductor", {"wrapper.py": wrappers[0]})
+
+    def versions(self) -> dict[str, str]:
+        """As for eager, with the C++ compiler."""
+        return super().versions() | {"g++": _compiler_version()}
+
+    def facts(self) -> dict[str, Any]:
+        """How `torch.compile` was called, what the fold did, what the tool chain is."""
+        from torch._inductor import config
+
+        return super().facts() | {
+            "torch_compile": compile_arguments(self._spec),
+            "copy": bool(self._spec.options.get("copy", False)),
+            "fold": self._fold_facts,
+            "inductor_isa": self._toolchain.isa,
+            "inductor_simdlen": config.cpp.simdlen,
+            "inductor_march": config.cpp.march,
+            "inductor_compile_threads": config.compile_threads,
+            "inductor_freezing": bool(config.freezing),
+            "inductor_max_autotune": bool(config.max_autotune) or self._max_autotune,
+            "worker_pools": _inductor_toolchain.worker_pools(),
+            "precompiled_headers": {
+                "before_toolchain": self._toolchain.headers_before,
+                "after_toolchain": self._toolchain.headers_after,
+                "after_executions": len(_inductor_toolchain.precompiled_headers()),
+            },
+        }
+
+    @property
+    def _max_autotune(self) -> bool:
+        return compile_arguments(self._spec).get("mode") == "max-autotune"
+
+    def detail_ms(self) -> dict[str, float]:
+        """Steps of `toolchain`, and PyTorch's own timers inside the first call; these nest."""
+        from torch._dynamo.utils import compilation_time_metrics
+
+        timers = {key: sum(seconds) * 1e3 for key, seconds in compilation_time_metrics.items()}
+        return {**self._toolchain.steps_ms, **dict(sorted(timers.items()))}
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise UserError(
+            f"configuration option {unknown[0]!r} is unknown to inductor",
+            next_step=f"known: {', '.join(OPTIONS)}",
+        )
+    fold = options.get("fold")
+    if fold is not None and fold not in FOLDS:
+        raise UserError(f"fold {fold!r} is unknown", next_step=f"known: {', '.join(FOLDS)}")
+
+
+def _is_missing_operator(error: BaseException) -> bool:
+    """True when the compiler lacks an operator, false for any other failure of the compiler."""
+    from torch._inductor.exc import MissingOperatorWithDecomp, MissingOperatorWithoutDecomp
+
+    inner = getattr(error, "inner_exception", None)
+    missing = (MissingOperatorWithDecomp, MissingOperatorWithoutDecomp, NotImplementedError)
+    return inner is None or isinstance(inner, missing)
+
+
+def read_flags() -> dict[str, str]:
+    """Every switch of `CACHE_FLAGS` as its module now holds it."""
+    import importlib
+
+    return {
+        f"{module}.{name}": str(getattr(importlib.import_module(module), name))
+        for module, name in CACHE_FLAGS
+    }
+
+
+def flag_violations(flags: Mapping[str, str]) -> list[str]:
+    """One line for each cache that is not switched off."""
+    return [
+        f"{module}.{name} is {flags[f'{module}.{name}']}, a cold trial needs {wanted}"
+        for (module, name), wanted in CACHE_FLAGS.items()
+        if flags[f"{module}.{name}"] != str(wanted)
+    ]
+
+
+def _counter_violations(counters: Mapping[str, int]) -> list[str]:
+    """One line for each cache hit, graph break, recompilation or header that was there before."""
+    suspicious = ("_hit", "graph_breaks", "recompiles", "precompiled_headers_before")
+    return [
+        f"{name} is {value}, expected 0"
+        for name, value in counters.items()
+        if value and name.endswith(suspicious)
+    ]
+
+
+def _compiler_version() -> str:
+    """First line of `g++ --version`; `absent` where there is none (a CUDA image may lack it)."""
+    try:
+        answer = subprocess.run(
+            ["g++", "--version"], capture_output=True, text=True, check=True, timeout=30
+        )
+    except FileNotFoundError:
+        return "absent"
+    return answer.stdout.splitlines()[0]
