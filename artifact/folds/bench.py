@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import statistics
@@ -81,7 +82,7 @@ def _fuse_pairwise(model: Any) -> Any:
     folded = copy.deepcopy(model)
     for parent in list(folded.modules()):
         names = list(parent._modules)
-        for first, second in zip(names, names[1:], strict=False):
+        for first, second in itertools.pairwise(names):
             conv, norm = parent._modules[first], parent._modules[second]
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 setattr(parent, first, fuse_conv_bn_eval(conv, norm))
