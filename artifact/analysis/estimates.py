@@ -184,9 +184,8 @@ def group(values: Iterable[tuple[Key, ProcessValues]]) -> dict[Key, list[Process
     return groups
 
 
-def percentile(values: Sequence[float], fraction: float) -> float:
-    """Percentile by linear interpolation between order statistics (numpy's default)."""
-    ordered = sorted(values)
+def percentile(ordered: Sequence[float], fraction: float) -> float:
+    """Percentile of sorted values, linear between order statistics (numpy's default)."""
     position = fraction * (len(ordered) - 1)
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
@@ -229,9 +228,10 @@ def _metrics(
 
 
 def _within(processes: Sequence[ProcessValues]) -> WithinProcess:
+    ordered = [sorted(process.executions_ms) for process in processes]
     return WithinProcess(
-        p50_ms=fmean(percentile(p.executions_ms, 0.5) for p in processes),
-        p95_ms=fmean(percentile(p.executions_ms, 0.95) for p in processes),
-        processes=len(processes),
-        executions=sum(len(p.executions_ms) for p in processes),
+        p50_ms=fmean(percentile(values, 0.5) for values in ordered),
+        p95_ms=fmean(percentile(values, 0.95) for values in ordered),
+        processes=len(ordered),
+        executions=sum(len(values) for values in ordered),
     )
