@@ -25,14 +25,14 @@ SOURCE = """
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 int work(const std::string& text) {
   std::map<std::string, std::vector<int>> found;
-  const std::regex word("[a-z]+");
-  for (std::sregex_iterator it(text.begin(), text.end(), word), end; it != end; ++it)
-    found[it->str()].push_back(static_cast<int>(it->position()));
+  std::istringstream words(text);
+  std::string word;
+  for (int position = 0; words >> word; ++position) found[word].push_back(position);
   int sum = 0;
   for (auto& entry : found) {
     std::sort(entry.second.begin(), entry.second.end(), std::greater<int>());
