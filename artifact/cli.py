@@ -100,6 +100,76 @@ def plan(
     typer.echo(f"{sum(1 for _ in made.trials())} measured trials in {len(made.blocks)} blocks")
 
 
+@app.command()
+def build(
+    engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    profile: ProfileOption = "auto",
+) -> None:
+    """Build the images that are missing (docker), or make the venvs (process)."""
+    from artifact.host import reproduce as path
+
+    wish = path.Wish(engine=engine, device=device, profile=profile)
+    prepared = path.resolve(wish)
+    path.prepare_engine(prepared.choice, path.ALL_STACKS, wish.results, typer.echo)
+
+
+@app.command()
+def reproduce(
+    profile: ProfileOption = "auto",
+    engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    name: NameOption = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Run only what is missing.")] = False,
+    isa: Annotated[Optional[str], typer.Option(help="avx2 or native.")] = None,
+    precision: Annotated[str, typer.Option(help="fp32 or tf32 (CUDA only).")] = "fp32",
+    seed: Annotated[Optional[int], typer.Option(help="Seed of the shuffles.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of all campaigns.")] = Path("results"),
+    selinux: Annotated[str, typer.Option(help="z or Z: label our output folder.")] = "",
+) -> None:
+    """Prepare, measure what is missing, and summarise (`make reproduce`)."""
+    from artifact.host import reproduce as path
+
+    wish = path.Wish(
+        profile=profile,
+        engine=engine,
+        device=device,
+        name=name,
+        resume=resume,
+        isa=isa,
+        precision=precision,
+        seed=seed,
+        results=results,
+        selinux=selinux,
+    )
+    raise typer.Exit(path.reproduce(wish, typer.echo))
+
+
+app.command("run", help="The same as reproduce.")(reproduce)
+
+
+@app.command()
+def summary(
+    name: Annotated[str, typer.Option("--name", help="Campaign folder below results/.")],
+    results: Annotated[Path, typer.Option(help="Folder of all campaigns.")] = Path("results"),
+) -> None:
+    """Print the summary table of a campaign again."""
+    from artifact.host import reproduce as path
+
+    typer.echo(path.summary_text(results / name), nl=False)
+
+
+@app.command()
+def clean(engine: EngineOption = "auto") -> None:
+    """Remove containers or processes that a killed campaign of ours left; results stay."""
+    from artifact.host import campaign, machine
+    from artifact.host import reproduce as path
+
+    choice = machine.choose(engine, "cpu", "cpu", "cpu")
+    removed = campaign.clean(path.make_engine(choice, path.Wish()))
+    typer.echo(f"{choice.engine}: removed {removed} left over")
+
+
 def main() -> None:
     """Entry point: a `UserError` becomes one line on stderr and its exit code, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -109,3 +179,10 @@ def main() -> None:
     except UserError as error:
         typer.echo(f"artifact: {error}", err=True)
         sys.exit(error.exit_code)
+    except BaseException as error:
+        # Only the campaign's `Interrupted` carries an exit code (130, 143); all else is a defect.
+        code = getattr(error, "exit_code", None)
+        if code is None or isinstance(error, SystemExit):
+            raise
+        typer.echo(f"artifact: {error}", err=True)
+        sys.exit(code)

@@ -1,0 +1,174 @@
+"""The whole path of `make reproduce`: choose, prepare, plan, measure, summarise."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifact import study as studies
+from artifact.errors import UserError
+from artifact.host import bundles, machine
+from artifact.host.campaign import TOOLS_STACK, Summary, run_campaign
+from artifact.host.engines import Engine
+from artifact.host.progress import BarReporter, PlainReporter
+from artifact.host.store import Cell, Store
+from artifact.plan import Plan, make_plan
+from artifact.tables.summary import render, summarise
+
+RESULTS = Path("results")
+SUMMARY = "summary.txt"
+ALL_STACKS = ("inductor", "xla", "tvm")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the caller asked for; `auto` leaves it to the machine."""
+
+    profile: str = "auto"
+    engine: str = "auto"
+    device: str = "auto"
+    name: str = ""
+    resume: bool = False
+    isa: str | None = None
+    precision: str = "fp32"
+    seed: int | None = None
+    results: Path = RESULTS
+    cells: tuple[Cell, ...] | None = None
+    selinux: str = ""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A resolved wish: what will run, where."""
+
+    study: studies.Study
+    choice: machine.Choice
+    plan: Plan
+    directory: Path
+
+
+def resolve(wish: Wish) -> Prepared:
+    """Turn a wish into a plan and a folder; nothing is started or written."""
+    study = studies.load()
+    asked = None if wish.profile == "auto" else study.profile(wish.profile).device
+    choice = machine.choose(wish.engine, wish.profile, wish.device, asked)
+    plan = make_plan(
+        study,
+        choice.profile,
+        seed=wish.seed,
+        cells=wish.cells,
+        isa=wish.isa,
+        precision=wish.precision,
+        bundles=bundles.keys(study),
+    )
+    return Prepared(study, choice, plan, wish.results / _checked_name(wish.name or choice.profile))
+
+
+def _checked_name(name: str) -> str:
+    if name in (".", "..") or "/" in name or name.startswith(".") or not name.isprintable():
+        raise UserError(f"name {name!r} is not a folder name", next_step="use letters and digits")
+    return name
+
+
+def stacks_of(plan: Plan) -> list[str]:
+    """Images (or venvs) that a plan needs; the inductor one also makes bundles and calibrates."""
+    return sorted({studies.image_of(spec.stack) for spec in plan.trials()} | {TOOLS_STACK})
+
+
+def prepare_engine(choice: machine.Choice, stacks: Iterable[str], results: Path, say: Say) -> None:
+    """Build the images, or make the virtual environments, that are missing."""
+    accelerator = choice.device
+    if choice.engine == "docker":
+        from artifact.host import images
+
+        images.build(list(stacks), accelerator, log_directory=results / "build", say=say)
+    elif choice.engine == "process":
+        from artifact.host import venvs
+
+        for stack in stacks:
+            venvs.make_venv(stack, accelerator, say=say)
+
+
+def make_engine(choice: machine.Choice, wish: Wish) -> Engine:
+    """The engine object that the choice names."""
+    if choice.engine == "docker":
+        from artifact.host.engines.docker import DockerEngine
+
+        return DockerEngine(accelerator=choice.device, selinux=wish.selinux)
+    if choice.engine == "process":
+        from artifact.host.engines.process import ProcessEngine
+
+        return ProcessEngine(accelerator=choice.device)
+    if choice.engine == "fake":
+        from artifact.host.engines.fake import FakeEngine
+
+        return FakeEngine()
+    raise UserError(
+        f"unknown engine {choice.engine!r}", next_step="use auto, docker, process or fake"
+    )
+
+
+def reproduce(wish: Wish, say: Say = print) -> int:
+    """Measure what is missing, print and store the summary; the exit code says how it ended.
+
+    0: every planned trial has its record, or its stack cannot run it. 1: some trials were given up.
+    """
+    prepared = resolve(wish)
+    for reason in prepared.choice.reasons:
+        say(reason)
+    say(f"profile {prepared.plan.profile}, engine {prepared.choice.engine}: {prepared.directory}")
+    prepare_engine(prepared.choice, stacks_of(prepared.plan), wish.results, say)
+    engine = make_engine(prepared.choice, wish)
+    try:
+        done = _measure(prepared, engine, wish, say)
+    finally:
+        engine.close()
+    say(summary_text(prepared.directory))
+    say(closing_line(done))
+    return 0 if done.complete else 1
+
+
+def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summary:
+    cpus = max(1, prepared.study.profile(prepared.plan.profile).cpus)
+    reporter = BarReporter() if sys.stderr.isatty() else PlainReporter()
+    fake = prepared.choice.engine == "fake"
+    return run_campaign(
+        prepared.plan,
+        prepared.directory,
+        engine,
+        study=prepared.study,
+        resume=wish.resume,
+        progress=reporter,
+        ensure_bundles=None
+        if fake
+        else bundles.ensure(prepared.plan, wish.results / bundles.FOLDER, cpus=cpus, say=say),
+        doctor={"choice": dataclasses.asdict(prepared.choice)},
+    )
+
+
+def summary_text(directory: Path) -> str:
+    """The closing table of a campaign folder; also stored there as `summary.txt`."""
+    store = Store(directory)
+    records, broken = store.scan()
+    planned = [(t.model, t.input, t.configuration) for t in store.plan().trials()]
+    text = render(summarise(records, planned))
+    for item in broken:
+        text += f"not read: {item.reason}\n"
+    (directory / SUMMARY).write_text(text, encoding="utf-8")
+    return text
+
+
+def closing_line(done: Summary) -> str:
+    """One line: how many trials, what is missing, where the records are."""
+    line = f"{done.planned - len(done.given_up)} of {done.planned} trials done"
+    if done.unsupported:
+        line += f", {len(done.unsupported)} of them unsupported by their stack"
+    if done.given_up:
+        line += f"; given up: {', '.join(done.given_up[:5])}"
+        line += " ..." if len(done.given_up) > 5 else ""
+    return f"{line}; {done.ran} run now in {done.wall_s / 60:.1f} min; records in {done.directory}"
