@@ -212,8 +212,8 @@ def _library_operation(target: str) -> str:
 def _modules(text: str) -> list[str]:
     """Texts of the single modules; a text without a header is one module if it has an ENTRY."""
     starts = [match.start() for match in re.finditer(r"^HloModule\b", text, re.MULTILINE)]
-    if not starts and re.search(r"^ENTRY\b", text, re.MULTILINE):
-        return [text]
+    if not starts:
+        return [text] if re.search(r"^ENTRY\b", text, re.MULTILINE) else []
     return [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 

@@ -41,14 +41,12 @@ _RUNTIME = re.compile(
 _KERNEL_NAME = re.compile(
     r"^(?:triton_|cpp_fused|kernel_cpp_|multi_kernel_|pallas_|halide_|cutlass_)"
 )
-_NO_COMPUTE = _VIEWS | {
-    "full",
-    "scalar_tensor",
-    "empty",
-    "getitem",
-    "lift_fresh_copy",
-    "lift_fresh",
-}
+_NO_COMPUTE = _VIEWS | words(
+    "full scalar_tensor empty getitem lift_fresh lift_fresh_copy convert_element_type"
+)
+# In a generated kernel that is no template, one of these names only says for which library call the
+# kernel prepares an argument: a change of layout, or the bias.
+_LIBRARY_ORIGINS = words("convolution addmm mm bmm baddbmm")
 _GRAPH_TARGET = re.compile(r"call_function\[target=(?:torch\.ops\.)?(?:\w+\.)*?(\w+)\.(?:\w+)\]")
 _MAPPED = re.compile(r"^#\s+\S+ => (?P<nodes>.+)$")
 _ORIGINAL = re.compile(r"Original ATen: \[(?P<names>[^\]]*)\]")
@@ -84,27 +82,30 @@ def single_op_units(text: str) -> list[Unit]:
 
     Operations of a Triton kernel are the ATen calls of the graph fragment that Inductor writes
     above it (else its node mapping, else the original ATen names); of a C++ kernel they are read
-    from its source. Views and constants are no operations.
+    from its source. Views, casts and constants are no operations. `copy` is a change of layout, or
+    the bias of a library call.
     """
     return [unit for unit in units(text) if unit.kind == "internal" and len(unit.operations) == 1]
 
 
 def graphs(text: str) -> list[Graph]:
     """One graph per wrapper of the text."""
-    return [Graph(wrapper.name, _units(wrapper)) for wrapper in _wrappers(text)]
+    found = [Graph(wrapper.name, _units(wrapper)) for wrapper in _wrappers(text)]
+    if not listed(found) and "torch._inductor" not in text:
+        raise ValueError("not an Inductor wrapper: its call uses no kernel and no library")
+    return found
 
 
 def is_wrapper(text: str) -> bool:
     """Whether a Python file of Inductor's cache directory is a graph's wrapper, not a kernel."""
     try:
-        return bool(_wrappers(text))
+        return bool(graphs(text))
     except ValueError:
         return False
 
 
 def normalised(text: str) -> str:
-    """The program without what differs between equal compilations: comments, blank lines,
-    addresses.
+    """The program without comments and addresses, which differ between equal compilations.
 
     Claim C6 compares base and control through it. ValueError when the text is not Python.
     """
@@ -121,7 +122,8 @@ def _parse(text: str) -> ast.Module:
 def _wrappers(text: str) -> list[_Wrapper]:
     module, lines = _parse(text), text.splitlines()
     names = re.findall(r"^# AOT ID: \['?([^'\]]+)'?\]", text, re.MULTILINE)
-    functions = {s.name: s for s in module.body if isinstance(s, _Function)}
+    anywhere = {s.name: s for s in module.body if isinstance(s, _Function)}
+    above: dict[str, _Function] = {}
     found: list[_Wrapper] = []
     aliases: dict[str, str] = {}
     kernels: dict[str, tuple[str, ...]] = {}
@@ -131,7 +133,10 @@ def _wrappers(text: str) -> list[_Wrapper]:
         if entry is not None:
             name = names[len(found)] if len(found) < len(names) else f"graph_{len(found)}"
             own = partitions[len(found)] if len(found) < len(partitions) else ()
+            functions = anywhere | above
             found.append(_Wrapper(name, entry, dict(aliases), dict(kernels), functions, own))
+        elif isinstance(statement, _Function):
+            above[statement.name] = statement
         elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             _define(statement.targets[0].id, statement, lines, aliases, kernels)
     if not found:
@@ -167,8 +172,8 @@ def _define(
 ) -> None:
     value = statement.value
     if isinstance(value, ast.Call) and _dotted(value.func).startswith("async_compile."):
-        above = _comments_above(lines, statement.lineno)
-        kernels[name] = _kernel_operations(value, above, kernels)
+        comments = _comments_above(lines, statement.lineno)
+        kernels[name] = _kernel_operations(name, value, comments, kernels)
     elif isinstance(value, (ast.Name, ast.Attribute)) and _dotted(value):
         aliases[name] = _dotted(value)
 
@@ -182,11 +187,15 @@ def _comments_above(lines: Sequence[str], line_number: int) -> list[str]:
 
 
 def _kernel_operations(
-    definition: ast.Call, comments: Sequence[str], kernels: Mapping[str, tuple[str, ...]]
+    name: str,
+    definition: ast.Call,
+    comments: Sequence[str],
+    kernels: Mapping[str, tuple[str, ...]],
 ) -> tuple[str, ...]:
     described = _described_operations(comments)
     if described:
-        return described
+        template = name.startswith("triton_tem_")
+        return tuple(o if template or o not in _LIBRARY_ORIGINS else "copy" for o in described)
     for argument in definition.args:
         if isinstance(argument, ast.List):
             variants = [kernels.get(e.id, ()) for e in argument.elts if isinstance(e, ast.Name)]
@@ -229,9 +238,11 @@ def _units(wrapper: _Wrapper) -> tuple[Unit, ...]:
         if kind == "internal":
             name = path.removesuffix(".run")
             tally.add(name, name, kind, wrapper.kernels.get(name, ()))
+        elif kind == "builtin":
+            service = _service(path)
+            tally.add(service, service, kind)
         else:
-            operations = () if kind == "builtin" else (_library_operation(path),)
-            tally.add(path, path, kind, operations)
+            tally.add(path, path, kind, (_library_operation(path),))
     return tally.units()
 
 
@@ -313,9 +324,19 @@ def _operator_kind(path: str) -> Kind:
     return "external" if namespace in _LIBRARY_NAMESPACES else "fallback"
 
 
+def _service(path: str) -> str:
+    """`torch._C._dynamo.guards._empty_strided_cpu` -> `empty_strided_cpu`."""
+    name = _operator(path) if path.startswith("torch.ops.") else path.rpartition(".")[2]
+    return name.lstrip("_")
+
+
+def _operator(path: str) -> str:
+    return path.removeprefix("torch.ops.").split(".")[1] if "." in path else path
+
+
 def _library_operation(path: str) -> str:
     """`torch.ops.mkldnn._convolution_pointwise.default` -> `convolution`."""
-    name = path.removeprefix("torch.ops.").split(".")[1] if "." in path else path
+    name = _operator(path)
     if "convolution" in name:
         return "convolution"
     return "linear" if "linear" in name else name

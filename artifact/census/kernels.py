@@ -23,6 +23,7 @@ _ACCUMULATE = re.compile(r"^(?P<name>tmp_acc\d+)(?:_vec|_arr\[[^\]]*\])?\s*=\s*(
 _STORE = re.compile(r"(?:\.store\(|^\w*ptr\d+\[.*\]\s*=(?!=))")
 _TMP = re.compile(r"\btmp\d+\b")
 _POINTER = re.compile(r"\b\w*ptr\d+\b")
+_INDEX = re.compile(r"ptr\d+\[([^\]]*)\]|ptr\d+\s*\+\s*(.*)")
 _LOAD = re.compile(r"\bloadu?\b|\bptr\d+\[|_ptr\d+\[")
 _CONSTANT = re.compile(
     r"^-?(?:(?:static_cast<[^>]*>|at::vec::VectorizedN?<[^>]*>)\([^()]*(?:\(\))?[^()]*\)"
@@ -169,8 +170,8 @@ def _read(line: str, scope: _Scope) -> None:
 
 def _addressed(line: str) -> list[str]:
     """Temporaries used inside `ptr[...]` or `ptr + ...`."""
-    indices = re.findall(r"ptr\d+(?:\[|\s*\+\s*)(.*)", line)
-    return [name for index in indices for name in _TMP.findall(index)]
+    indices = _INDEX.findall(line)
+    return [name for index in indices for part in index for name in _TMP.findall(part)]
 
 
 def _value(text: str, scope: _Scope) -> _Value:

@@ -89,28 +89,38 @@ def single_op_units(text: str) -> list[Unit]:
 
 def blocks(text: str) -> dict[str, tuple[str, ...]]:
     """For each TIR function, the names of its blocks in order, "root" left out."""
-    return {name: tuple(_blocks(function)) for name, function in _parse(text).tir.items()}
+    return {
+        name: tuple(_blocks(function))
+        for module in _modules(text)
+        for name, function in module.tir.items()
+    }
 
 
 def graphs(text: str) -> list[Graph]:
-    """One graph for `main`, else one per public Relax function."""
+    """One graph for `main`, else one per public Relax function; module after module of the text."""
     if _is_vm_listing(text):
         return _vm_graphs(text)
-    module = _parse(text)
-    return [Graph(name, _units(module, name)) for name in _entries(module)]
+    return [
+        Graph(name, _units(module, name)) for module in _modules(text) for name in _entries(module)
+    ]
 
 
-def _parse(text: str) -> _Module:
+def _modules(text: str) -> list[_Module]:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ValueError(f"not TVMScript: line {error.lineno} is not Python") from error
     bodies = [tree.body, *(s.body for s in tree.body if isinstance(s, ast.ClassDef))]
-    functions = [node for body in bodies for node in body if isinstance(node, _Function)]
+    modules = [module for body in bodies if (module := _module(body)).relax]
+    if not modules:
+        raise ValueError("the text holds no Relax function (@R.function)")
+    return modules
+
+
+def _module(body: Sequence[ast.stmt]) -> _Module:
+    functions = [node for node in body if isinstance(node, _Function)]
     relax = {f.name: f for f in functions if _decorated(f, "R.function")}
     tir = {f.name: f for f in functions if _decorated(f, "T.prim_func")}
-    if not relax:
-        raise ValueError("the text holds no Relax function (@R.function)")
     symbols = frozenset(tir) | frozenset(_attributes(list(tir.values()), "global_symbol"))
     return _Module(relax, tir, symbols)
 
@@ -161,10 +171,7 @@ def _attributes(functions: Sequence[_Function], key: str) -> list[str]:
 def _units(module: _Module, entry: str) -> tuple[Unit, ...]:
     tally = Tally()
     for name, kind in _executed(module, module.relax[entry], ()):
-        if kind == "builtin":
-            tally.add(name, name, kind)
-        else:
-            tally.add(name, name, kind, _operations(name))
+        tally.add(name, name, kind, _held(name, kind))
     return tally.units()
 
 
@@ -258,6 +265,14 @@ def _text(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
+def _held(name: str, kind: Kind) -> tuple[str, ...]:
+    if kind == "internal":
+        return _operations(name)
+    if kind == "external":
+        return ("convolution" if "conv" in name else name,)
+    return ()
+
+
 def _operations(name: str) -> tuple[str, ...]:
     """`fused_conv2d1_add2_relu` -> conv2d, add, relu; the numbers only tell instances apart."""
     if not name.startswith("fused_"):
@@ -308,7 +323,7 @@ def _vm_graphs(text: str) -> list[Graph]:
         if call and current:
             name = call.group("name")
             kind = _vm_kind(name)
-            tallies[current].add(name, name, kind, () if kind == "builtin" else _operations(name))
+            tallies[current].add(name, name, kind, _held(name, kind))
     names = ["main"] if "main" in tallies else list(tallies)
     return [Graph(name, tallies[name].units()) for name in names]
 
