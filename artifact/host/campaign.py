@@ -193,8 +193,8 @@ class _Session:
             if blocks:
                 self._run_blocks(blocks, total, ensure_bundles)
             end = "complete"
-        except Interrupted as stop:
-            end = str(stop)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            end = str(stop) or str(Interrupted(signal.SIGINT))
             self.engine.remove_strays(self._name)
             raise
         finally:

@@ -102,10 +102,11 @@ def _read(folder: int, name: str, limit_bytes: int) -> bytes:
         handle = os.open(name, flags, dir_fd=folder)
     except OSError as error:
         raise Rejected(f"{name!r} cannot be read as a plain file ({error.strerror})") from error
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(handle)
+        raise Rejected(f"{name!r} is not a plain file")
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise Rejected(f"{name!r} is not a plain file")
         data = stream.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise Rejected(f"{name!r} is larger than {limit_bytes} bytes")

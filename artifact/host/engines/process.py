@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from artifact.errors import UserError
+from artifact.host import locks, venvs
 from artifact.host.engines import Layout, Outcome, Request, StackIdentity, Timing, tail
 from artifact.host.store import disk_errors
 from artifact.trial.identity import PACKAGE, code_hash
@@ -33,12 +34,11 @@ _BOOTSTRAP = (
 
 _KILL_GRACE_S = 10.0
 
-InterpreterFor = Callable[[str], Path]
-LockHashOf = Callable[[str], str]
+InterpreterFor = Callable[[str, str], Path]
 
 
 class ProcessEngine:
-    """Runs each request with the interpreter that `interpreter_for` names for its stack.
+    """Runs each request with the interpreter that `interpreter_for(stack, accelerator)` names.
 
     `owner` marks our processes (in the names of their scratch folders) so that leftovers of a
     killed campaign are found; `temporary` is where those folders are made.
@@ -48,14 +48,14 @@ class ProcessEngine:
 
     def __init__(
         self,
-        interpreter_for: InterpreterFor,
-        lock_hash_of: LockHashOf,
+        accelerator: str = "cpu",
         *,
+        interpreter_for: InterpreterFor = venvs.interpreter_for,
         temporary: Path | None = None,
         owner: str = "trial",
     ) -> None:
         self._interpreter_for = interpreter_for
-        self._lock_hash_of = lock_hash_of
+        self._accelerator = accelerator
         root = temporary or Path(tempfile.gettempdir())
         self._prefix = root.absolute() / f"gaps-{os.getuid()}-{owner}-"
         self._identities: dict[str, StackIdentity] = {}
@@ -64,7 +64,7 @@ class ProcessEngine:
     def prepare(self, stacks: Iterable[str]) -> Mapping[str, StackIdentity]:
         """Find each stack's interpreter; `UserError` where there is none."""
         for stack in stacks:
-            interpreter = self._interpreter_for(stack)
+            interpreter = self._interpreter_for(stack, self._accelerator)
             if not os.access(interpreter, os.X_OK):
                 raise UserError(
                     f"no interpreter for stack {stack} at {interpreter}",
@@ -74,7 +74,7 @@ class ProcessEngine:
             self._interpreters[stack] = interpreter
             self._identities[stack] = StackIdentity(
                 image_id=version,
-                lock_hash=self._lock_hash_of(stack),
+                lock_hash=locks.lock_hash(stack, self._accelerator),
                 code_hash=code_hash(),
                 tag=str(interpreter),
             )
@@ -83,7 +83,8 @@ class ProcessEngine:
     def layout(self, work: Path, out: Path, bundles: Path | None) -> Layout:
         """Real folders; scratch gets a fresh name and is made when the process starts."""
         scratch = Path(f"{self._prefix}{secrets.token_hex(6)}") / "scratch"
-        return Layout(work / "in", out, bundles or work / "no-bundle", scratch)
+        bundles = (bundles or work / "no-bundle").absolute()
+        return Layout(work.absolute() / "in", out.absolute(), bundles, scratch)
 
     def run(self, request: Request, deadline_s: float) -> Outcome:
         """Run one process in a session of its own; everything it started is killed at its end."""
@@ -143,9 +144,10 @@ class ProcessEngine:
         return [interpreter, "-c", _BOOTSTRAP, str(PACKAGE.parent), *request.arguments]
 
     def _environment(self, request: Request) -> dict[str, str]:
-        """The computed environment and PATH, the interpreter's own folder first (nvcc, ptxas)."""
-        own = str(self._interpreters[request.stack].parent)
-        return {**request.environment, "PATH": f"{own}:{os.environ.get('PATH', os.defpath)}"}
+        """The computed environment and PATH, the stack's own programs first (nvcc, ptxas)."""
+        interpreter = self._interpreters[request.stack]
+        path = venvs.search_path(interpreter, os.environ.get("PATH", os.defpath))
+        return {**request.environment, "PATH": path}
 
     def remove_strays(self, campaign: str | None = None) -> int:
         """Kill processes of ours whose campaign is gone and remove their folders."""
