@@ -184,7 +184,7 @@ def test_an_image_that_ran_other_code_than_its_label_says_is_refused(run: Run) -
 def test_a_folder_that_is_not_empty_is_refused_without_resume(run: Run, directory: Path) -> None:
     run()
     before = {p: p.read_bytes() for p in directory.rglob("*") if p.is_file()}
-    with pytest.raises(UserError, match="not empty.*--resume"):
+    with pytest.raises(UserError, match=r"not empty.*--resume"):
         run()
     assert {p: p.read_bytes() for p in directory.rglob("*") if p.is_file()} == before
 
