@@ -23,6 +23,7 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from artifact.folds.finite import all_finite
 from artifact.folds.result import Fold, Refusal, one_line
 from artifact.folds.structure import changed_attributes, plain_attributes, structural_copy
 from artifact.folds.symbolic import trace_variants
@@ -437,7 +438,7 @@ def _scaled_weight(conv: _ConvNd, scale: torch.Tensor) -> torch.Tensor | None:
         torch.mul(source, scale, out=target)
         return folded
     target.copy_(source.to(torch.float32) * scale)
-    return folded if bool(torch.isfinite(folded).all()) else None
+    return folded if all_finite(folded) else None
 
 
 def _install(site: _Site, weight: torch.Tensor, bias: torch.Tensor) -> None:

@@ -26,6 +26,7 @@ from artifact.folds.exported_flow import (
     module_type,
     operation_name,
 )
+from artifact.folds.finite import all_finite
 from artifact.folds.result import Fold, Refusal, one_line
 from artifact.folds.structure import structural_copy
 
@@ -294,7 +295,7 @@ def _fold_site(copy: nn.Module, site: Site) -> str | None:
         for linear in site.linears
     ]
     tensors = [tensor for pair in rewritten for tensor in pair if tensor is not None]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+    if not all(all_finite(tensor) for tensor in tensors):
         return "the folded values are not finite"
     for linear, (weight, bias) in zip(site.linears, rewritten, strict=True):
         _install(copy, linear, weight, bias)
