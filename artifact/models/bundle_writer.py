@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from artifact import strict_json
@@ -55,9 +56,24 @@ def write_bundle(
     one; replaces a broken one. A reader sees no bundle, the old one or the new one: a new bundle
     appears by one rename, an addition by the rename of `bundle.json`.
 
-    `UserError` if an input does not fit the model, or if the weights do not have
-    `expected_weights_sha256` (the constant in the study: this machine or numpy fills differently).
+    `UserError` if an input does not fit the model, if the disk refuses, or if the weights do not
+    have `expected_weights_sha256` (the study's constant: this machine or numpy fills differently).
     """
+    try:
+        return _ensure(spec, input_names, seed, directory, expected_weights_sha256)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"cannot write bundle {directory}: {error}", next_step="nothing was changed; run again"
+        ) from error
+
+
+def _ensure(
+    spec: ModelSpec,
+    input_names: Sequence[str],
+    seed: int,
+    directory: Path,
+    expected_weights_sha256: str | None,
+) -> Manifest:
     for name in input_names:
         input_shape(spec.architecture, name)
     present = _intact_manifest(directory, spec, seed)
@@ -94,7 +110,7 @@ def _intact_manifest(directory: Path, spec: ModelSpec, seed: int) -> Manifest | 
     try:
         plain = strict_json.read(directory / MANIFEST_NAME)
         manifest = strict_json.from_plain(Manifest, plain)
-    except (OSError, strict_json.SchemaError):
+    except (OSError, ValueError):  # missing, not text, not JSON, another schema
         return None
     wanted = (BUNDLE_SCHEMA, spec.id, spec.architecture, dict(spec.options), seed, models_hash())
     found = (
