@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
         raise SafetensorError("I/O error: No space left on device")
 
     monkeypatch.setattr(bundle_writer, "save_file", full)
-    with pytest.raises(UserError, match="cannot write bundle .*No space"):
+    with pytest.raises(UserError, match=r"cannot write bundle .*No space"):
         write_bundle(SPEC, ["1x4"], 7, tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
 
@@ -139,7 +139,7 @@ def test_an_interrupted_addition_keeps_the_old_bundle(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(bundle_writer.strict_json, "write_atomic", fail)
-    with pytest.raises(UserError, match="cannot write bundle .*No space"):
+    with pytest.raises(UserError, match=r"cannot write bundle .*No space"):
         write_bundle(SPEC, ["1x5"], 7, tmp_path / "b")
     assert bundle.read_manifest(tmp_path / "b") == first
     assert bundle.load(tmp_path / "b", "1x4").reference.shape == (1, 4, 64)
