@@ -7,6 +7,7 @@ strict parser refuses, an unknown key that silently means nothing, or half a fil
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_MAPPINGS = (dict, Mapping, typing.get_origin(Mapping[str, int]))
 
 
 class SchemaError(ValueError):
@@ -55,13 +58,20 @@ def to_plain(value: Any) -> Any:
     return value
 
 
+# Reading thousands of records asks the same questions of the same few types.
+_origin = functools.lru_cache(typing.get_origin)
+_arguments = functools.lru_cache(typing.get_args)
+_hints = functools.lru_cache(typing.get_type_hints)
+_fields = functools.lru_cache(dataclasses.fields)
+
+
 def from_plain(kind: type[T], value: Any, where: str = "") -> T:
     """Build the dataclass `kind` from plain JSON; unknown, missing or mistyped keys are errors."""
     return typing.cast(T, _convert(kind, value, where or kind.__name__))
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(kind)
+    origin = _origin(kind)
     if kind is Any:
         return value
     if origin in (typing.Union, types.UnionType):
@@ -71,19 +81,19 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
             raise SchemaError(f"{where}: expected a list, got {type(value).__name__}")
-        item_kind = typing.get_args(kind)[0]
+        item_kind = _arguments(kind)[0]
         items = [_convert(item_kind, item, f"{where}[{i}]") for i, item in enumerate(value)]
         return items if origin is list else tuple(items)
-    if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, int]):
+    if origin in _MAPPINGS:
         if not isinstance(value, Mapping):
             raise SchemaError(f"{where}: expected an object, got {type(value).__name__}")
-        item_kind = typing.get_args(kind)[1]
+        item_kind = _arguments(kind)[1]
         return {str(k): _convert(item_kind, v, f"{where}.{k}") for k, v in value.items()}
     return _convert_scalar(kind, value, where)
 
 
 def _convert_union(kind: Any, value: Any, where: str) -> Any:
-    options = typing.get_args(kind)
+    options = _arguments(kind)
     if value is None and type(None) in options:
         return None
     for option in options:
@@ -95,8 +105,8 @@ def _convert_union(kind: Any, value: Any, where: str) -> Any:
 def _convert_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise SchemaError(f"{where}: expected an object, got {type(value).__name__}")
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    hints = _hints(kind)
+    fields = {f.name: f for f in _fields(kind) if f.init}
     unknown = sorted(set(value) - set(fields))
     if unknown:
         raise SchemaError(f"{where}: unknown key {unknown[0]!r}")
