@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "torchvision", "transformers", "triton", "numpy")
 
-#: `aten::addmm`, `toy.op.default` or `aten.addmm.out` inside a message.
-_OPERATOR = re.compile(r"\b([a-z_]\w*(?:::\w+(?:\.\w+)?|\.\w+\.(?:default|out|Tensor|Scalar)))\b")
+#: `aten::addmm`, `toy.op.default` or `aten.addmm.out` in a message; C++ names are not operators.
+_OPERATOR = re.compile(
+    r"\b(?!(?:at|c10|std|torch)::)"
+    r"([a-z_]\w*(?:::\w+(?:\.\w+)?|\.\w+\.(?:default|out|Tensor|Scalar)))\b"
+)
 
 
 def isa_environment(spec: TrialSpec) -> dict[str, str]:

@@ -62,6 +62,9 @@ CACHE_COUNTERS = (
 )
 
 
+#: What Dynamo says of an operator that runs but that it cannot trace.
+NO_FAKE_IMPLEMENTATION = "no fake impl registered"
+
 #: A line of Inductor's wrapper module: all kernels must be ready before the first call.
 WRAPPER_MARK = "async_compile.wait(globals())"
 
@@ -152,7 +155,7 @@ class Adapter(TorchAdapter):
         dynamo = self._torch._dynamo.exc
         return self.guarded(
             compiled,
-            (dynamo.Unsupported, dynamo.BackendCompilerFailed),
+            (dynamo.Unsupported, dynamo.TorchRuntimeError, dynamo.BackendCompilerFailed),
             "TorchInductor",
             _is_missing_operator,
         )
@@ -161,10 +164,9 @@ class Adapter(TorchAdapter):
         with clock.phase("fold"):
             outcome = self._conv_batchnorm.fold(self._model)
         if outcome.folded == 0:
-            why = f": {outcome.refused[0].name}, {outcome.refused[0].reason}"
+            why = "".join(f": {r.name}, {r.reason}" for r in outcome.refused[:1])
             raise UserError(
-                f"the Conv-BatchNorm fold found nothing to fold in {self._spec.model}"
-                f"{why if outcome.refused else ''}",
+                f"the Conv-BatchNorm fold found nothing to fold in {self._spec.model}{why}",
                 next_step="drop the configuration inductor-fold for this model",
             )
         self._model = outcome.model
@@ -263,11 +265,14 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _is_missing_operator(error: BaseException) -> bool:
     """True when the compiler lacks an operator, false for any other failure of the compiler."""
+    from torch._dynamo.exc import TorchRuntimeError, Unsupported
     from torch._inductor.exc import MissingOperatorWithDecomp, MissingOperatorWithoutDecomp
 
-    inner = getattr(error, "inner_exception", None)
+    if isinstance(error, TorchRuntimeError):  # also raised for any fault of the model itself
+        return NO_FAKE_IMPLEMENTATION in str(error)
     missing = (MissingOperatorWithDecomp, MissingOperatorWithoutDecomp, NotImplementedError)
-    return inner is None or isinstance(inner, missing)
+    inner = getattr(error, "inner_exception", None)
+    return isinstance(error, Unsupported) or isinstance(inner, missing)
 
 
 def read_flags() -> dict[str, str]:
