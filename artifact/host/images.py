@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +86,14 @@ class Recipe:
     lock_hash: str
     code_hash: str
     recipe_hash: str
+    #: Target of the Dockerfile: empty for the image of trials, "test" for the one with pytest.
+    target: str = ""
 
     @property
     def tag(self) -> str:
         """`gaps-artifact/<stack>:<lock hash>-<code hash>`, twelve digits each."""
-        return f"{REPOSITORY}/{self.stack}:{self.lock_hash[:12]}-{self.code_hash[:12]}"
+        name = f"{self.stack}-{self.target}" if self.target else self.stack
+        return f"{REPOSITORY}/{name}:{self.lock_hash[:12]}-{self.code_hash[:12]}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -104,16 +106,26 @@ class Recipe:
         }
 
 
-def recipe(stack: str, accelerator: str = "cpu", root: Path = CHECKOUT) -> Recipe:
-    """What the image of `stack` should be, from the files of the checkout `root`."""
+def recipe(
+    stack: str, accelerator: str = "cpu", root: Path = CHECKOUT, *, target: str = ""
+) -> Recipe:
+    """What the image of `stack` should be, from the files of the checkout `root`.
+
+    The recipe hash covers what makes the image besides locks and measuring code. `cli.py` is left
+    out: nearly all of it is the host's, and a new option there is no reason for a new image.
+    """
     from artifact.trial.identity import code_hash
 
-    files = (root / "docker" / stack / "Dockerfile", root / "docker" / "entry" / "artifact")
+    package = [*(root / "artifact").glob("*.py"), root / "artifact" / "study.toml"]
+    files = [root / "docker" / stack / "Dockerfile", root / "docker" / "entry" / "artifact"]
+    files += [root / "docker" / "test" / "requirements.lock"] if target == "test" else []
+    files += sorted(path for path in package if path.name != "cli.py")
     return Recipe(
         stack=stack,
         lock_hash=lock_hash(stack, accelerator, root),
         code_hash=code_hash(root / "artifact"),
         recipe_hash=hash_files(files, root),
+        target=target,
     )
 
 
@@ -143,8 +155,9 @@ def build(
     docker_cli: str | None = None,
     base_image: str | None = None,
     *,
-    root: Path = CHECKOUT,
     log_directory: Path,
+    target: str = "",
+    root: Path = CHECKOUT,
     environment: Mapping[str, str] = os.environ,
     say: Say = print,
 ) -> list[Built]:
@@ -152,24 +165,30 @@ def build(
 
     `docker_cli` names the command to build with, else `$DOCKER`, else the first on PATH that can do
     BuildKit. `base_image` replaces the pinned base. Logs go to `log_directory/build-<stack>.log`.
+    `target="test"` builds the images that hold pytest besides the stack.
     Raises `NoBuilder` and `BuildFailed`.
     """
-    wanted = [recipe(stack, accelerator, root) for stack in stacks]
     cli = find_builder(docker_cli, environment)
-    missing = [one for one in wanted if _current(cli, one) is None]
+    wanted: list[Recipe] = []
     durations: dict[str, float] = {}
-    with ExitStack() as scope:
-        if missing:
-            base = choose_base(cli, base_image, root, environment, say)
-            say(f"base: {base.name} ({base.id})")
-            secrets = scope.enter_context(tempfile.TemporaryDirectory(prefix="gaps-build-"))
-            settings = write_secrets(Path(secrets), environment, say)
-            settings += proxy_arguments(environment)
-            log_directory.mkdir(parents=True, exist_ok=True)
-        for one in missing:
+    settings: list[str] = []
+    base: Base | None = None
+    with tempfile.TemporaryDirectory(prefix="gaps-build-") as secrets:
+        for stack in stacks:
+            # Hashed just before its build: an edit during the build before is labelled right.
+            one = recipe(stack, accelerator, root, target=target)
+            wanted.append(one)
+            if _current(cli, one) is not None:
+                continue
+            if base is None:
+                base = choose_base(cli, base_image, root, environment, say)
+                say(f"base: {base.name} ({base.id})")
+                settings = write_secrets(Path(secrets), environment, say)
+                settings += proxy_arguments(environment)
+                log_directory.mkdir(parents=True, exist_ok=True)
             arguments = build_arguments(one, base, accelerator, root) + settings
-            log = log_directory / f"build-{one.stack}.log"
-            durations[one.stack] = _run_build(cli, one, arguments, root, log, environment)
+            log = log_directory / f"build-{stack}.log"
+            durations[stack] = _run_build(cli, one, arguments, root, log, environment)
     return _report(cli, wanted, durations, say)
 
 
@@ -247,21 +266,18 @@ def pinned_base(root: Path = CHECKOUT) -> str:
 
 def build_arguments(one: Recipe, base: Base, accelerator: str, root: Path) -> list[str]:
     """Arguments of `docker build` for one image, without secrets, proxies and context."""
-    values = {
-        "BASE_IMAGE": base.name,
-        "BASE_NAME": base.name,
-        "BASE_ID": base.id,
-        "VERSION": artifact.__version__,
-        "LOCK_HASH": one.lock_hash,
-        "CODE_HASH": one.code_hash,
-        "RECIPE_HASH": one.recipe_hash,
-    }
-    if one.stack == "xla":
-        values["ACCELERATOR"] = accelerator
     dockerfile = root / "docker" / one.stack / "Dockerfile"
     arguments = ["--file", str(dockerfile), "--tag", one.tag, "--network=host", "--progress=plain"]
-    for name, value in values.items():
-        arguments += ["--build-arg", f"{name}={value}"]
+    arguments += ["--target", one.target] if one.target else []
+    arguments += ["--build-arg", f"BASE_IMAGE={base.name}"]
+    arguments += ["--build-arg", f"ACCELERATOR={accelerator}"] if one.stack == "xla" else []
+    labels = one.labels | {
+        "org.opencontainers.image.version": artifact.__version__,
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.id,
+    }
+    for name, value in labels.items():
+        arguments += ["--label", f"{name}={value}"]
     return arguments
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from artifact.errors import UserError
@@ -44,7 +45,7 @@ def lock_hash(stack: str, accelerator: str = "cpu", root: Path = CHECKOUT) -> st
     return hash_files(lock_files(stack, accelerator, root), root)
 
 
-def hash_files(paths: tuple[Path, ...], root: Path) -> str:
+def hash_files(paths: Sequence[Path], root: Path) -> str:
     """SHA-256 (hex) over paths relative to `root`, sizes and contents, in the order given."""
     digest = hashlib.sha256()
     for path in paths:

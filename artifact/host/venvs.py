@@ -70,6 +70,17 @@ def interpreter_for(
     return directory / "bin" / "python3"
 
 
+def search_path(interpreter: Path, path: str) -> str:
+    """`path` with the folders of the interpreter's own programs before it, as in the images.
+
+    nvcc comes in a wheel and finds its headers from its own place, so that place goes on PATH.
+    """
+    environment = interpreter.parent.parent
+    wheels = environment / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    folders = [interpreter.parent, wheels / "nvidia" / "cu13" / "bin"]
+    return os.pathsep.join([*(str(folder) for folder in folders if folder.is_dir()), path])
+
+
 def make_venv(
     stack: str,
     accelerator: str = "cpu",

@@ -1,0 +1,96 @@
+"""Environments of the process engine: found, made once, refused with what is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from artifact.host import venvs
+from artifact.host.locks import CHECKOUT, lock_hash
+
+
+def test_directory_is_named_after_stack_and_locks(tmp_path: Path) -> None:
+    expected = f"xla-{lock_hash('xla', 'cuda')[:12]}"
+    assert venvs.venv_directory("xla", "cuda", parent=tmp_path) == tmp_path / expected
+    assert venvs.venv_directory("tvm").parent == CHECKOUT / ".venvs"
+
+
+def test_named_interpreter_is_taken_unresolved(tmp_path: Path) -> None:
+    """Following the link of a virtual environment's python would lose its packages."""
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    environment = {"GAPS_PYTHON_XLA": str(link)}
+    assert venvs.interpreter_for("xla", environment=environment) == link
+    assert venvs.make_venv("xla", environment=environment) == link
+
+
+def test_named_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(venvs.EnvironmentMissing, match="GAPS_PYTHON_TVM"):
+        venvs.interpreter_for("tvm", environment={"GAPS_PYTHON_TVM": str(tmp_path)})
+
+
+def test_environment_without_marker_is_not_used(tmp_path: Path) -> None:
+    directory = venvs.venv_directory("inductor", parent=tmp_path)
+    (directory / "bin").mkdir(parents=True)
+    (directory / "bin" / "python3").symlink_to(sys.executable)
+    with pytest.raises(venvs.EnvironmentMissing, match="GAPS_PYTHON_INDUCTOR"):
+        venvs.interpreter_for("inductor", parent=tmp_path, environment={})
+    (directory / venvs.COMPLETE).touch()
+    found = venvs.interpreter_for("inductor", parent=tmp_path, environment={})
+    assert found == directory / "bin" / "python3"
+
+
+def test_missing_programs_are_all_named(tmp_path: Path) -> None:
+    with pytest.raises(venvs.EnvironmentMissing, match=r"g\+\+, openssl") as caught:
+        venvs.require_tools("inductor", {"PATH": str(tmp_path)})
+    assert "install g++ openssl" in str(caught.value)
+    venvs.require_tools("xla", {"PATH": str(tmp_path)})
+
+
+@pytest.fixture
+def small_checkout(tmp_path: Path) -> Path:
+    """A checkout whose xla lock is empty, so that making its environment needs no index."""
+    for name in ("xla/requirements-cpu.lock", "test/requirements.lock"):
+        (tmp_path / "docker" / name).parent.mkdir(parents=True)
+        (tmp_path / "docker" / name).write_text("# nothing\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_environment_is_made_once_and_again_after_a_broken_try(small_checkout: Path) -> None:
+    said: list[str] = []
+    directory = venvs.venv_directory("xla", root=small_checkout)
+    (directory / "bin").mkdir(parents=True)
+    (directory / "left-over").touch()
+    python = venvs.make_venv("xla", root=small_checkout, environment=os.environ, say=said.append)
+    assert python.resolve().is_file()
+    assert not (directory / "left-over").exists()
+    assert len(said) == 1
+    venvs.make_venv("xla", root=small_checkout, environment=os.environ, say=said.append)
+    assert len(said) == 1
+    extra = [small_checkout / "docker/test/requirements.lock"]
+    venvs.make_venv("xla", root=small_checkout, extra_locks=extra, say=said.append)
+    assert "docker/test/requirements.lock" in said[1]
+    assert len(said) == 2
+
+
+@pytest.mark.slow
+def test_failed_install_leaves_no_complete_environment(small_checkout: Path) -> None:
+    lock = small_checkout / "docker/xla/requirements-cpu.lock"
+    lock.write_text("unhashed==1\n", encoding="utf-8")
+    with pytest.raises(venvs.EnvironmentMissing, match=r"installing docker/xla/.* failed: ERROR"):
+        venvs.make_venv("xla", root=small_checkout, environment=os.environ, say=lambda line: None)
+    with pytest.raises(venvs.EnvironmentMissing, match="no complete environment"):
+        venvs.interpreter_for("xla", root=small_checkout, environment={})
+
+
+def test_search_path_puts_nvcc_of_the_wheel_first(tmp_path: Path) -> None:
+    wheel = tmp_path / "lib" / "python3.11" / "site-packages" / "nvidia" / "cu13" / "bin"
+    (tmp_path / "bin").mkdir()
+    interpreter = tmp_path / "bin" / "python3"
+    assert venvs.search_path(interpreter, "/usr/bin") == f"{tmp_path / 'bin'}:/usr/bin"
+    wheel.mkdir(parents=True)
+    assert venvs.search_path(interpreter, "/usr/bin") == f"{tmp_path / 'bin'}:{wheel}:/usr/bin"
