@@ -22,6 +22,8 @@ _MOVES = {
     "split", "split_with_sizes", "chunk", "cat", "stack", "index", "index_select", "gather",
     "unbind", "roll", "movedim", "getitem",
 }  # fmt: skip
+# Checks that the export writes into the graph: they read no element of the value.
+_CHECKS = {"_assert_tensor_metadata"}
 _PRODUCTS = {
     "linear", "addmm", "mm", "matmul", "bmm", "baddbmm", "einsum", "tensordot", "bilinear",
     "conv1d", "conv2d", "convolution",
@@ -73,6 +75,8 @@ class ExportedFlow:
         """Every consumer of `value`, those behind looked-through operations included."""
         found: list[Use] = []
         for user in value.users:
+            if operation_name(user) in _CHECKS:
+                continue
             if keeps_last_axis(user, value):
                 found.extend(self.uses(user))
             else:

@@ -53,10 +53,10 @@ def verify(
 
     Equal means |folded - original| <= atol + rtol * |original| for every element of every output,
     with equal shapes and dtypes. Not judged: a norm that the fold changed has default parameters,
-    a model is in training mode, or the original's output is not finite.
+    a module is in training mode, or the original's output is not finite.
     """
-    if any(module.training for model in (original, folded) for module in model.modules()):
-        return Verification("not judged", "a module is in training mode", None)
+    if training := _in_training_mode(original, folded):
+        return Verification("not judged", f"{training} is in training mode", None)
     if trivial := trivial_parameters(original, folded):
         names = ", ".join(trivial[:3]) + (", ..." if len(trivial) > 3 else "")
         reason = f"{len(trivial)} parameters of folded norms are at their defaults: {names}"
@@ -64,6 +64,18 @@ def verify(
     with torch.no_grad():
         expected, actual = (_outputs(model, example_inputs) for model in (original, folded))
     return _compared(expected, actual, rtol, atol)
+
+
+def _in_training_mode(original: nn.Module, folded: nn.Module) -> str | None:
+    """The first module in training mode; new kinds of module in `folded` have no such mode."""
+    modules = dict(original.named_modules())
+    for name, module in modules.items():
+        if module.training:
+            return name or "the original"
+    for name, module in folded.named_modules():
+        if module.training and type(module) is type(modules.get(name)):
+            return name or "the folded model"
+    return None
 
 
 def trivial_parameters(original: nn.Module, folded: nn.Module) -> list[str]:
