@@ -232,6 +232,8 @@ def _parse(text: str) -> _Module:
             current = ""
         elif current and (match := _INSTRUCTION.match(line)):
             computations[current].append(_instruction(match.group("name"), match.group("rest")))
+    if current:
+        raise ValueError(f"HLO module {module_name!r} ends inside computation {current!r}")
     if not entry or not computations[entry]:
         raise ValueError(f"HLO module {module_name!r} has no ENTRY computation with instructions")
     return _Module(module_name, entry, {name: tuple(body) for name, body in computations.items()})

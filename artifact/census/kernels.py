@@ -6,10 +6,11 @@ or computes an address. The same statement in a vectorised loop, its tail and it
 counts once. A loop nest that computes nothing but stores is one `copy`; a load through a loaded
 index is a `gather`.
 
-Known limits. A multiplication and an addition contracted into one statement count as one. An
-operation that Inductor decomposes into several statements (`sigmoid` on some targets, the second
-pass of a variance) shows several. Pooling unrolled over one buffer is folded back into one
-operation.
+Pooling unrolled over one buffer, the mean of a few values and the second pass of a variance are
+folded back into the one operation they are; a program that itself computes `((x - y) ** 2).sum()`
+in one kernel is therefore taken for a variance. Other known limits: a statement that multiplies
+and adds counts as one operation, and an operation that Inductor decomposes further shows its
+parts.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ _OPERATORS = {
     "<=": "le",
     ">=": "ge",
 }
+# One operation of the graph that Inductor lowers to several statements, when nothing else is in the
+# loop nest: the second pass of a variance, and the mean of a few values.
+_COMPOUNDS = {("sub", "square", "sum"): "var", ("sum", "div by constant"): "mean"}
+_PLAIN_NAMES = {"square": "mul", "div by constant": "div"}
 _FUNCTION_NAMES = {"max": "maximum", "min": "minimum", "clamp_min": "relu"}
 _POOLED = frozenset({"maximum", "minimum", "add"})
 
@@ -80,8 +85,29 @@ class _Scope:
     stores: bool = False
 
     def operations(self) -> list[str]:
-        kept = [v.operation for v in self.values.values() if v.operation and not self._pooled(v)]
-        return kept + list(self.reductions.values())
+        kept: dict[str, str] = {}
+        for name, value in self.values.items():
+            if not self._pooled(value):
+                kept[name] = self._precise(value)
+            elif value.operation == "add":
+                kept[self._chain_start(value)] = "sum"
+        return [operation for operation in (*kept.values(), *self.reductions.values()) if operation]
+
+    def _chain_start(self, value: _Value) -> str:
+        """Name of the first step of the chain that a pooled value ends."""
+        name = value.operands[0]
+        while self._pooled(self.values[name]):
+            name = self.values[name].operands[0]
+        return name
+
+    def _precise(self, value: _Value) -> str:
+        """The operation, with the two distinctions that `_COMPOUNDS` needs."""
+        if value.operation == "mul" and len(value.operands) == 2 and len(set(value.operands)) == 1:
+            return "square"
+        last = self.values.get(value.operands[-1]) if value.operands else None
+        if value.operation == "div" and last is not None and last.role == "constant":
+            return "div by constant"
+        return value.operation
 
     def mark_address(self, name: str) -> None:
         """The value `name` indexes a buffer, so it and what it came from is address arithmetic."""
@@ -115,8 +141,10 @@ def cpp_operations(source: str) -> tuple[str, ...]:
     operations: list[str] = []
     for nest in _loop_nests(source):
         held = [operation for scope in nest for operation in scope.operations()]
+        if tuple(held) in _COMPOUNDS:
+            held = [_COMPOUNDS[tuple(held)]]
         operations += held or ["copy"] * any(scope.stores for scope in nest)
-    return tuple(operations)
+    return tuple(_PLAIN_NAMES.get(operation, operation) for operation in operations)
 
 
 def cpp_loop_nests(source: str) -> int:

@@ -186,6 +186,12 @@ def test_a_call_to_a_missing_computation_is_named(text: Text) -> None:
         hlo.count(cut)
 
 
+def test_a_text_that_was_cut_off_is_an_error_not_a_smaller_count(text: Text) -> None:
+    cut = text(SMALL).partition("  %parallel = ")[0]
+    with pytest.raises(ValueError, match=r"ends inside computation 'main.1'"):
+        hlo.count(cut)
+
+
 @pytest.mark.parametrize(
     ("name", "convolutions", "internal", "external"),
     [("hlo_resnet18.txt.xz", 20, 20, 15), ("hlo_resnet50.txt.xz", 53, 49, 48)],

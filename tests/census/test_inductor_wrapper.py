@@ -212,6 +212,15 @@ def test_attention_and_cumsum_fall_back_to_aten(text: Text) -> None:
     }
 
 
+@pytest.mark.parametrize(("model", "internal"), [("resnet18", 165), ("bert_2layer", 70)])
+def test_unfused_kernels_hold_one_operation_each(text: Text, model: str, internal: int) -> None:
+    """Claim X3 on real texts, compiled with every node realised and no two nodes in one kernel."""
+    unfused = text(f"inductor_cpp_{model}_unfused.py.xz")
+    assert fused_units(inductor.units(unfused)) == []
+    assert all(unit.operations for unit in inductor.units(unfused) if unit.kind == "internal")
+    assert inductor.count(unfused).internal == internal
+
+
 def test_fused_kernels_are_told_from_single_ones(text: Text) -> None:
     held = operations(text("inductor_cpp_resnet18_fold.py.xz"))
     assert held["cpp_fused_relu_2"] == ("relu",)

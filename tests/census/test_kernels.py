@@ -108,6 +108,35 @@ def test_pooling_over_one_buffer_is_one_operation_but_adding_two_buffers_is_not(
     assert cpp_operations(chain("012")) == ("maximum", "maximum")
 
 
+def test_the_mean_of_a_few_values_and_the_second_pass_of_a_variance_are_one_operation() -> None:
+    loads = [f"auto tmp{n} = in_ptr0[static_cast<int64_t>(x0 + {n}L)];" for n in range(3)]
+    mean = [
+        "auto tmp4 = tmp0 + tmp1;",
+        "auto tmp5 = tmp4 + tmp2;",
+        "auto tmp6 = static_cast<float>(3.0);",
+        "auto tmp7 = tmp5 / tmp6;",
+    ]
+    variance = [
+        "auto tmp2 = tmp0 - tmp1;",
+        "auto tmp3 = tmp2 * tmp2;",
+        "tmp_acc0_vec = tmp_acc0_vec + tmp3;",
+    ]
+    assert cpp_operations(kernel(*loads, *mean, stored("tmp7"))) == ("mean",)
+    assert cpp_operations(kernel(LOAD, OTHER, *variance)) == ("var",)
+    # With anything more in the loop they are not hidden.
+    assert cpp_operations(kernel(*loads, *mean, "auto tmp8 = tmp7.exp();", stored("tmp8"))) == (
+        "sum",
+        "div",
+        "exp",
+    )
+    assert cpp_operations(kernel(LOAD, OTHER, "auto tmp9 = tmp1.exp();", *variance)) == (
+        "exp",
+        "sub",
+        "mul",
+        "sum",
+    )
+
+
 def test_reductions_are_named_and_their_final_combination_does_not_count() -> None:
     source = kernel(
         "for(int64_t x1=0L; x1<768L; x1+=8L)",
