@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves
 
 # Fold equality of PAPER.md, Conv-BatchNorm fold.
 RTOL = 1e-3
 ATOL = 1e-4
+_WITHOUT_MODE = (_ConvNd, nn.Linear, nn.LayerNorm, nn.Identity)
 _DEFAULTS = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
 
 
@@ -67,13 +69,14 @@ def verify(
 
 
 def _in_training_mode(original: nn.Module, folded: nn.Module) -> str | None:
-    """The first module in training mode; new kinds of module in `folded` have no such mode."""
+    """The first module in training mode; a fold's new modules are of kinds that have no mode."""
     modules = dict(original.named_modules())
     for name, module in modules.items():
         if module.training:
             return name or "the original"
     for name, module in folded.named_modules():
-        if module.training and type(module) is type(modules.get(name)):
+        kept = type(module) is type(modules.get(name)) and not isinstance(module, _WITHOUT_MODE)
+        if module.training and kept:
             return name or "the folded model"
     return None
 
