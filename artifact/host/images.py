@@ -26,7 +26,7 @@ from artifact.host.locks import CHECKOUT, STACKS, hash_files, lock_hash
 
 REPOSITORY = "gaps-artifact"
 LOCAL_BASE = "gaps-base:bookworm"
-PULL_TIMEOUT_S = 120
+PULL_TIMEOUT_S = 60
 PROBE_TIMEOUT_S = 60
 
 Say = Callable[[str], None]
@@ -134,16 +134,24 @@ def image_for(
 ) -> ImageInfo:
     """The image of `stack` that fits this checkout; `client` is a `docker.DockerClient`.
 
-    Raises `ImageMissing` where there is none, or only one that an older Dockerfile made.
+    Raises `ImageMissing` where there is none, or only one that an older Dockerfile made, and
+    `ImageError` where no engine answers.
     """
+    from docker.errors import DockerException, ImageNotFound
+
     import docker
 
     wanted = recipe(stack, accelerator, root)
-    engine = docker.from_env() if client is None else client
     try:
+        engine = docker.from_env() if client is None else client
         attributes = engine.images.get(wanted.tag).attrs
-    except docker.errors.ImageNotFound as error:
+    except ImageNotFound as error:
         raise _missing(wanted) from error
+    except (DockerException, OSError) as error:
+        raise ImageError(
+            f"no Docker engine answers ({_last_line(str(error))})",
+            next_step="start dockerd, check your permission, or use the process engine",
+        ) from error
     if not _is_current(attributes, wanted):
         raise _missing(wanted)
     return _info(attributes, wanted)

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
+import docker
 from artifact.host import images
 from artifact.host.locks import CHECKOUT, STACKS
 
@@ -235,6 +235,13 @@ def test_missing_or_stale_image_says_how_to_get_it(name: str) -> None:
     with pytest.raises(images.ImageMissing, match=r"make build") as caught:
         images.image_for("xla", client=client)
     assert wanted.tag in str(caught.value)
+
+
+def test_no_engine_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(images.ImageError, match="no Docker engine answers") as caught:
+        images.image_for("xla")
+    assert "\n" not in str(caught.value)
 
 
 # What makes an image up to date
