@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -85,7 +85,7 @@ def calibrate(
 @app.command()
 def plan(
     profile: ProfileOption = "cpu",
-    seed: Annotated[Optional[int], typer.Option(help="Seed of the shuffles.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the shuffles.")] = None,
 ) -> None:
     """List the trials of a profile in the order in which they would run."""
     from artifact import study
@@ -121,9 +121,9 @@ def reproduce(
     device: DeviceOption = "auto",
     name: NameOption = "",
     resume: Annotated[bool, typer.Option("--resume", help="Run only what is missing.")] = False,
-    isa: Annotated[Optional[str], typer.Option(help="avx2 or native.")] = None,
+    isa: Annotated[str | None, typer.Option(help="avx2 or native.")] = None,
     precision: Annotated[str, typer.Option(help="fp32 or tf32 (CUDA only).")] = "fp32",
-    seed: Annotated[Optional[int], typer.Option(help="Seed of the shuffles.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the shuffles.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of all campaigns.")] = Path("results"),
     selinux: Annotated[str, typer.Option(help="z or Z: label our output folder.")] = "",
 ) -> None:
@@ -171,7 +171,7 @@ def clean(engine: EngineOption = "auto") -> None:
 
 
 def main() -> None:
-    """Entry point: a `UserError` becomes one line on stderr and its exit code, never a traceback."""
+    """Entry point: a `UserError` becomes one line on stderr and its exit code, no traceback."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:

@@ -60,7 +60,9 @@ class TrialSpec:
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA_VERSION:
-            raise SchemaError(f"trial schema: this version reads {SCHEMA_VERSION}, got {self.schema}")
+            raise SchemaError(
+                f"trial schema: this version reads {SCHEMA_VERSION}, got {self.schema}"
+            )
         if self.role not in ROLES:
             raise SchemaError(f"role: expected one of {', '.join(ROLES)}, got {self.role!r}")
         if self.device not in ("cpu", "cuda"):

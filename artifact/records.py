@@ -181,7 +181,9 @@ class Record:
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA_VERSION:
-            raise SchemaError(f"record schema: this version reads {SCHEMA_VERSION}, got {self.schema}")
+            raise SchemaError(
+                f"record schema: this version reads {SCHEMA_VERSION}, got {self.schema}"
+            )
         if self.status not in STATUSES:
             raise SchemaError(f"status: expected one of {', '.join(STATUSES)}, got {self.status!r}")
         for name in ("warmup_ms", "execution_ms"):

@@ -13,7 +13,7 @@ import os
 import tempfile
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,10 +59,10 @@ def to_plain(value: Any) -> Any:
 
 
 # Reading thousands of records asks the same questions of the same few types.
-_origin = functools.lru_cache(typing.get_origin)
-_arguments = functools.lru_cache(typing.get_args)
-_hints = functools.lru_cache(typing.get_type_hints)
-_fields = functools.lru_cache(dataclasses.fields)
+_origin: Callable[[Any], Any] = functools.lru_cache(typing.get_origin)
+_arguments: Callable[[Any], tuple[Any, ...]] = functools.lru_cache(typing.get_args)
+_hints: Callable[[Any], dict[str, Any]] = functools.lru_cache(typing.get_type_hints)
+_fields: Callable[[Any], tuple[Any, ...]] = functools.lru_cache(dataclasses.fields)
 
 
 def from_plain(kind: type[T], value: Any, where: str = "") -> T:

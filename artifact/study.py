@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from artifact.errors import UserError
 from artifact.strict_json import SchemaError, from_plain
@@ -17,6 +17,8 @@ DEFAULT_PATH = Path(__file__).with_name("study.toml")
 
 #: Stacks that run inside another stack's image. Every other stack has an image of its own name.
 IMAGE_OF_STACK = {"eager": "inductor"}
+
+T = TypeVar("T")
 
 _INPUT_PATTERN = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)+")
 
@@ -143,7 +145,7 @@ class Study:
         return _pick("profile", name, self.profiles)
 
 
-def _pick(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+def _pick(kind: str, name: str, known: Mapping[str, T]) -> T:
     if name not in known:
         raise UserError(f"unknown {kind} {name!r}", next_step=f"known: {', '.join(sorted(known))}")
     return known[name]

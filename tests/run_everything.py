@@ -1,8 +1,8 @@
 """`make test`: every test that this machine can run, each in the environment that it needs.
 
-Host tests run here. Tests of a stack run inside that stack's image (build target `test`, no network),
-or in its virtual environment where no Docker engine answers. Tests of isolation and failure use real
-containers. What cannot run is listed with the reason; it is never silently left out.
+Host tests run here. Tests of a stack run inside that stack's image (build target `test`, no
+network), or in its virtual environment where no Docker engine answers. Tests of isolation and
+failure use real containers. What cannot run is listed with the reason, never silently left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main() -> int:
     parts = [run_host()]
     missing = _why_no_docker()
     for stack, marker in STACK_MARKERS.items():
-        parts.append(run_in_venv(stack, marker, missing) if missing else run_in_image(stack, marker))
+        parts.append(
+            run_in_venv(stack, marker, missing) if missing else run_in_image(stack, marker)
+        )
     parts.append(run_containers(missing))
     report(parts)
     return 1 if any(part.failed for part in parts) else 0
@@ -47,7 +49,8 @@ def main() -> int:
 def run_host() -> Part:
     """Host tests, with the coverage of the code that they reach."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", HOST_EXPRESSION]
-    return _finish(Part("host", "this interpreter"), [*command, "--cov=artifact", "--cov-report=term"])
+    command += ["--cov=artifact", "--cov-report=term"]
+    return _finish(Part("host", "this interpreter"), command)
 
 
 def run_in_image(stack: str, marker: str) -> Part:
@@ -58,7 +61,8 @@ def run_in_image(stack: str, marker: str) -> Part:
     tag = images.build_test_image(stack, log_directory=ROOT / "results" / "build")
     command = [
         *("docker", "run", "--rm", "--network", "none", "--user", "54321:54321"),
-        *("--label", "gaps.test=1", "--read-only", "--tmpfs", "/tmp:exec,size=8g", "--shm-size", "1g"),
+        *("--label", "gaps.test=1", "--read-only", "--shm-size", "1g"),
+        *("--tmpfs", "/tmp:exec,size=8g"),
         *("--env", "HOME=/tmp", "--env", "USER=artifact", "--env", "TMPDIR=/tmp"),
         *("--volume", f"{ROOT / 'tests'}:/checkout/tests:ro"),
         *("--volume", f"{ROOT / 'pyproject.toml'}:/checkout/pyproject.toml:ro"),
@@ -120,7 +124,12 @@ def _finish(part: Part, command: list[str]) -> Part:
     print(f"\n--- {part.name} tests in {part.where}", flush=True)
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert process.stdout is not None
     last = ""

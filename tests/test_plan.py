@@ -60,9 +60,7 @@ def test_one_priming_trial_per_stack_and_family(the_study):
 
 
 def test_binding_follows_the_paper(the_study):
-    bindings = {
-        (t.stack, t.family): t.binding for t in make_plan(the_study, "cpu").trials()
-    }
+    bindings = {(t.stack, t.family): t.binding for t in make_plan(the_study, "cpu").trials()}
     assert bindings["xla", "resnet"] == "frozen"
     assert bindings["xla", "bert"] == bindings["xla", "gpt2"] == "runtime"
     assert bindings["tvm", "resnet"] == "frozen"

@@ -30,14 +30,15 @@ class Choice:
 
 def why_no_docker() -> str | None:
     """None when a Docker engine answers; else why not."""
-    import docker
     import requests
+    from docker.client import DockerClient
+    from docker.errors import DockerException
 
     try:
-        client = docker.from_env(timeout=DOCKER_TIMEOUT_S)
+        client = DockerClient.from_env(timeout=DOCKER_TIMEOUT_S)
         client.ping()
         client.close()
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+    except (DockerException, requests.exceptions.RequestException) as error:
         text = str(error)
         if "Permission denied" in text:
             return "no permission to use the Docker engine (add yourself to the group docker)"
@@ -49,9 +50,9 @@ def why_no_docker() -> str | None:
 
 def docker_information() -> dict[str, Any]:
     """`docker info` of the engine that answers."""
-    import docker
+    from docker.client import DockerClient
 
-    client = docker.from_env(timeout=DOCKER_TIMEOUT_S)
+    client = DockerClient.from_env(timeout=DOCKER_TIMEOUT_S)
     try:
         information: dict[str, Any] = client.info()
         return information

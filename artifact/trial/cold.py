@@ -21,8 +21,8 @@ USER = "artifact"
 #: Prefixes of variables that may change what a compiler does. Only values that we set survive.
 CONTROLLED_PREFIXES = (
     "TORCH", "PYTORCH", "INDUCTOR", "TRITON", "JAX", "XLA", "TF_", "TVM", "CUDA_", "NVIDIA_TF32",
-    "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_", "HF_", "TRANSFORMERS_",
-    "TOKENIZERS_", "NPROC", "LD_PRELOAD", "PYTHON", "CXX", "CC", "MALLOC_",
+    "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_", "HF_",
+    "TRANSFORMERS_", "TOKENIZERS_", "NPROC", "LD_PRELOAD", "PYTHON", "CXX", "CC", "MALLOC_",
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def environment(spec: TrialSpec, placement: Placement) -> dict[str, str]:
 
 
 def directories(spec: TrialSpec, placement: Placement) -> dict[str, Path]:
-    """Private folders that must be empty when the trial starts; caches first, TMPDIR and HOME too."""
+    """Private folders that must be empty when the trial starts: caches, TMPDIR and HOME."""
     return {
         **adapter(spec.stack).cache_directories(placement),
         "TMPDIR": placement.scratch / "tmp",
@@ -73,7 +73,7 @@ def directories(spec: TrialSpec, placement: Placement) -> dict[str, Path]:
 
 
 def apply(environment_: Mapping[str, str]) -> None:
-    """Make the process environment what `environment` says, dropping every other compiler switch."""
+    """Make the process environment what `environment` says; drop every other compiler switch."""
     for name in list(os.environ):
         if name.startswith(CONTROLLED_PREFIXES) and name not in environment_:
             del os.environ[name]

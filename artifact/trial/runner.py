@@ -13,7 +13,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,7 @@ def _measure(
     return _judge(spec, evidence)
 
 
-def _execute(
-    spec: TrialSpec, stack: Stack, execute: Callable[[], Any], evidence: Evidence
-) -> Any:
+def _execute(spec: TrialSpec, stack: Stack, execute: Callable[[], Any], evidence: Evidence) -> Any:
     """Warm-ups, then timed executions; every single time is kept."""
     warmups, _ = time_executions(execute, stack.synchronize, spec.warmups)
     executions, last = time_executions(execute, stack.synchronize, spec.executions)
@@ -194,7 +192,9 @@ def _finish(
     out: Path,
 ) -> Record:
     """Read back what the framework says and assemble the record."""
-    proof, counted, note, files = None, None, "", ()
+    proof: Cold | None = None
+    counted: Census | None = None
+    note, files = "", tuple[str, ...]()
     versions: dict[str, str] = {}
     facts: dict[str, Any] = {}
     detail: dict[str, float] = {}
@@ -285,8 +285,3 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return "unknown"
-
-
-def with_host_facts(record: Record, **identity: str) -> Record:
-    """The record with the identity fields that only the host knows."""
-    return replace(record, identity=replace(record.identity, **identity))
