@@ -32,11 +32,13 @@ class Architecture(Protocol):
     """One architecture; `options` are those of the study, already checked by `check_options`.
 
     `option_names`: the options it takes, positive integers all. `flax_prefix`: the part of the
-    PyTorch names that the Flax tree does not repeat.
+    PyTorch names that the Flax tree does not repeat. `torch_imports`: modules that `torch_module`
+    needs, to be imported while a trial times its framework imports.
     """
 
     option_names: tuple[str, ...]
     flax_prefix: str
+    torch_imports: tuple[str, ...]
 
     def check_shape(self, shape: tuple[int, ...]) -> str:
         """Why `shape` is no input shape of this architecture; empty if it is one."""

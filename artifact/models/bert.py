@@ -42,6 +42,7 @@ class BertArchitecture:
 
     option_names: tuple[str, ...] = ("layers", "vocabulary")
     flax_prefix: str = PREFIX
+    torch_imports: tuple[str, ...] = ("artifact.models.torch_bert",)
 
     def check_shape(self, shape: tuple[int, ...]) -> str:
         """Needs (batch, sequence) within the position table."""

@@ -46,6 +46,7 @@ class Gpt2Architecture:
 
     option_names: tuple[str, ...] = ("layers", "vocabulary")
     flax_prefix: str = FLAX_PREFIX
+    torch_imports: tuple[str, ...] = ("artifact.models.torch_gpt2",)
 
     def check_shape(self, shape: tuple[int, ...]) -> str:
         """Needs (batch, sequence) within the position table."""

@@ -31,6 +31,7 @@ class ResNetArchitecture:
     stages: tuple[int, ...]
     option_names: tuple[str, ...] = ()
     flax_prefix: str = ""
+    torch_imports: tuple[str, ...] = ("torchvision.models",)
 
     def check_shape(self, shape: tuple[int, ...]) -> str:
         """Needs (N, 3, H, W)."""

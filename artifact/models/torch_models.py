@@ -7,6 +7,7 @@ transformers.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,6 +19,12 @@ from artifact.errors import UserError
 from artifact.models.architecture import check_options, find
 
 UNREAD_SUFFIX = "num_batches_tracked"  # a training counter; inference never reads it
+
+
+def import_definitions(architecture: str) -> None:
+    """Import what `build` needs for this architecture: part of a trial's framework import."""
+    for name in find(architecture).torch_imports:
+        importlib.import_module(name)
 
 
 def build(

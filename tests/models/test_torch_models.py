@@ -197,10 +197,18 @@ socket.socket.connect = refuse
 socket.getaddrinfo = refuse
 import sys
 from artifact.models import torch_models
-torch_models.build("resnet18", {}, (1, 3, 64, 64))
-assert "transformers" not in sys.modules, "a ResNet trial imports transformers"
-torch_models.build("bert", {"layers": 1}, (1, 4))
-torch_models.build("gpt2", {"layers": 1}, (1, 4))
+for architecture, options, shape in (
+    ("resnet18", {}, (1, 3, 64, 64)),
+    ("bert", {"layers": 1}, (1, 4)),
+    ("gpt2", {"layers": 1}, (1, 4)),
+):
+    torch_models.import_definitions(architecture)
+    if architecture == "resnet18":
+        assert "transformers" not in sys.modules, "a ResNet trial imports transformers"
+    before = {"torchvision.models", "transformers.modeling_utils"} & set(sys.modules)
+    torch_models.build(architecture, options, shape)
+    after = {"torchvision.models", "transformers.modeling_utils"} & set(sys.modules)
+    assert before == after, "building imported a framework"
 """
 
 

@@ -14,6 +14,7 @@ class ToyArchitecture:
 
     option_names: tuple[str, ...] = ("classes",)
     flax_prefix: str = ""
+    torch_imports: tuple[str, ...] = ()
 
     def check_shape(self, shape: tuple[int, ...]) -> str:
         return "" if len(shape) == 4 and shape[1] == 3 else "needs Nx3xHxW"
