@@ -150,17 +150,17 @@ def _prove(copy: nn.Module, graphs: list[fx.Graph]) -> tuple[list[_Site], dict[s
     """The legal sites, and a reason for every other BatchNorm, by name."""
     modules = dict(copy.named_modules())
     norm_names = [name for name, module in modules.items() if isinstance(module, _BatchNorm)]
-    flows = [_Flow(graph, modules) for graph in graphs]
+    flows = [_Flow(graph, copy) for graph in graphs]
     sharing = _Sharing(modules)
     sites: list[_Site] = []
     refused: dict[str, str] = {}
     for name in norm_names:
         pair = _agreed_pair(name, flows)
-        reason = pair if isinstance(pair, _No) else _module_reason(pair, name, modules, sharing)
-        if isinstance(reason, _No):
-            refused[name] = reason.reason
+        site = pair if isinstance(pair, _No) else _checked_site(pair, name, modules, sharing)
+        if isinstance(site, _No):
+            refused[name] = site.reason
         else:
-            sites.append(reason)
+            sites.append(site)
     for flow in flows:
         refused |= flow.functional
     return sites, refused
@@ -174,18 +174,24 @@ class _No:
 
 
 class _Flow:
-    """Who uses whose value in one traced graph."""
+    """Who uses whose value in one traced graph; modules go by their first name in the tree."""
 
-    def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
-        self._modules = modules
+    def __init__(self, graph: fx.Graph, copy: nn.Module) -> None:
+        self._modules = dict(copy.named_modules())
+        first_names = {id(module): name for name, module in self._modules.items()}
+        every_name = dict(copy.named_modules(remove_duplicate=False))
+        self._name_of_call: dict[fx.Node, str] = {}
         self._calls: dict[str, list[fx.Node]] = {}
         self._read_directly: set[str] = set()
         self.functional: dict[str, str] = {}
         for node in graph.nodes:
             if node.op == "call_module":
-                self._calls.setdefault(node.target, []).append(node)
+                name = first_names[id(every_name[node.target])]
+                self._name_of_call[node] = name
+                self._calls.setdefault(name, []).append(node)
             elif node.op == "get_attr":
-                self._read_directly.add(node.target.rpartition(".")[0])
+                owner = every_name.get(node.target.rpartition(".")[0])
+                self._read_directly.add(first_names.get(id(owner), ""))
             elif "batch_norm" in _function_name(node):
                 self.functional[node.name] = "not matched: functional"
 
@@ -199,26 +205,34 @@ class _Flow:
         if len(calls) > 1:
             return _No(f"the BatchNorm is shared: called {len(calls)} times")
         source = _only_input(calls[0])
-        if source is None or source.op != "call_module":
-            return _No(_foreign_input_reason(source))
-        conv = self._modules[source.target]
-        if not isinstance(conv, _ConvNd):
-            precedes = any(self._is_convolution(user) for user in calls[0].users)
-            order = "the BatchNorm comes before the convolution: " if precedes else ""
-            return _No(f"{order}its input is a {type(conv).__name__}, not a convolution")
-        if len(self._calls[source.target]) > 1:
-            count = len(self._calls[source.target])
-            return _No(f"the convolution {source.target} is shared: called {count} times")
+        conv_name = self._convolution_name(source)
+        if source is None or conv_name is None:
+            return _No(self._foreign_input_reason(calls[0], source))
+        if len(self._calls[conv_name]) > 1:
+            count = len(self._calls[conv_name])
+            return _No(f"the convolution {conv_name} is shared: called {count} times")
         if len(source.users) > 1:
             others = ", ".join(str(user) for user in source.users if user is not calls[0])
-            return _No(f"the value of {source.target} is used elsewhere: {others}")
-        for name in (source.target, norm_name):
+            return _No(f"the value of {conv_name} is used elsewhere: {others}")
+        for name in (conv_name, norm_name):
             if name in self._read_directly:
                 return _No(f"a tensor of {name} is read outside its call")
-        return str(source.target)
+        return conv_name
 
-    def _is_convolution(self, node: fx.Node) -> bool:
-        return node.op == "call_module" and isinstance(self._modules[node.target], _ConvNd)
+    def _convolution_name(self, node: fx.Node | None) -> str | None:
+        name = self._name_of_call.get(node) if node is not None else None
+        return name if name is not None and isinstance(self._modules[name], _ConvNd) else None
+
+    def _foreign_input_reason(self, call: fx.Node, source: fx.Node | None) -> str:
+        if source is None:
+            return "its input is not one traced value"
+        if "conv" in _function_name(source):
+            return "not matched: functional convolution"
+        precedes = any(self._convolution_name(user) is not None for user in call.users)
+        order = "the BatchNorm comes before the convolution: " if precedes else ""
+        name = self._name_of_call.get(source)
+        kind = source.name if name is None else f"a {type(self._modules[name]).__name__}"
+        return f"{order}its input is {kind}, not a convolution"
 
 
 def _function_name(node: fx.Node) -> str:
@@ -232,14 +246,6 @@ def _only_input(call: fx.Node) -> fx.Node | None:
     if len(arguments) == 1 and isinstance(arguments[0], fx.Node):
         return arguments[0]
     return None
-
-
-def _foreign_input_reason(source: fx.Node | None) -> str:
-    if source is None:
-        return "its input is not one traced value"
-    if "conv" in _function_name(source):
-        return "not matched: functional convolution"
-    return f"its input is {source.name}, not a convolution"
 
 
 def _agreed_pair(norm_name: str, flows: list[_Flow]) -> str | _No:
@@ -282,7 +288,7 @@ def _tensor_key(tensor: torch.Tensor) -> int:
     return (tensor.data_ptr() if plain else 0) or id(tensor)
 
 
-def _module_reason(
+def _checked_site(
     conv_name: str, norm_name: str, modules: dict[str, nn.Module], sharing: _Sharing
 ) -> _Site | _No:
     conv, norm = modules[conv_name], modules[norm_name]

@@ -40,15 +40,18 @@ def structural_copy(model: nn.Module) -> nn.Module:
 def changed_attributes(model: nn.Module, before: dict[str, dict[str, Any]]) -> list[str]:
     """Qualified names of plain attributes that differ from `plain_attributes` taken before.
 
-    A traced value left in an attribute or appended to a list on the module counts as a change.
+    A traced value left in an attribute or appended to a list on the module counts as a change, and
+    so does a module that came or went.
     """
-    changed: list[str] = []
-    for module_name, attributes in plain_attributes(model).items():
-        earlier = before[module_name]
-        for name in attributes.keys() | earlier.keys():
-            same = attributes.get(name) is earlier.get(name)
-            if not same or _holds_proxy(attributes[name]):
-                changed.append(f"{module_name}.{name}" if module_name else name)
+    after = plain_attributes(model)
+    changed = list(after.keys() ^ before.keys())
+    for module_name in after.keys() & before.keys():
+        now, earlier = after[module_name], before[module_name]
+        changed += [
+            f"{module_name}.{name}" if module_name else name
+            for name in now.keys() | earlier.keys()
+            if now.get(name) is not earlier.get(name) or _holds_proxy(now.get(name))
+        ]
     return sorted(changed)
 
 

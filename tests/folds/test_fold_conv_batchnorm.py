@@ -237,7 +237,7 @@ def test_norm_called_twice() -> None:
 
 def test_norm_before_the_convolution() -> None:
     model = wired(lambda net, x: net.conv(net.bn(F.relu(x))))
-    assert "input is relu" in only_reason(model)
+    assert "BatchNorm comes before the convolution: its input is relu" in only_reason(model)
     model = randomise(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)))
     assert "BatchNorm comes before the convolution" in only_reason(model)
 
@@ -494,6 +494,19 @@ def test_an_fx_graph_module_folds_too() -> None:
     assert outcome.folded == 1
     assert largest_error(run(model, x), run(outcome.model, x)) < 1e-12
     assert content(model.get_submodule("0").weight) == before
+
+
+def test_a_graph_that_calls_one_convolution_by_two_names_sees_the_sharing() -> None:
+    conv = nn.Conv2d(4, 4, 1)
+    root = nn.ModuleDict({"conv": conv, "alias": conv, "bn": nn.BatchNorm2d(4)})
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    first = graph.call_module("bn", (graph.call_module("alias", (x,)),))
+    graph.output((first, graph.call_module("conv", (x,))))
+    model = randomise(torch.fx.GraphModule(root, graph))
+    outcome = fold(model)
+    assert outcome.folded == 0
+    assert "shared: called 2 times" in outcome.refused[0].reason
 
 
 def test_the_fold_compiles_as_one_graph() -> None:
