@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +80,7 @@ class DrillEngine(DockerEngine):
         super().__init__(client=client, image_for=lambda stack: identity, owner=owner, **more)
         self.script = dict(script or {})
         self.line = OK
+        self.before_start: Callable[[], None] = lambda: None
 
     def run(self, request: Request, deadline_s: float) -> Outcome:
         """Put the record that the container shall write beside its trial, then run it."""
@@ -88,6 +89,7 @@ class DrillEngine(DockerEngine):
         (request.inputs / "program.xz").write_bytes(b"\xfd7zXZ\x00")
         lines = self.script.get(spec.configuration, (OK,))
         self.line = lines[min(spec.attempt, len(lines)) - 1]
+        self.before_start()
         return super().run(request, deadline_s)
 
     def _settings(self, request: Request, user: str) -> dict[str, Any]:

@@ -257,15 +257,14 @@ def test_disk_full(owner: str, lock: Path, tmp_path: Path, monkeypatch: pytest.M
     try:
         monkeypatch.setattr(campaigns, "FREE_BYTES", 0)
         engine = DrillEngine(owner)
-        run, count = engine.run, iter(range(1000))
+        count = iter(range(1000))
 
-        def fill_up(request: Any, deadline_s: float) -> Any:
+        def fill_up() -> None:
             if next(count) == 5:
                 with (small / "filler").open("wb", buffering=0) as stream:
                     _write_until_full(stream)
-            return run(request, deadline_s)
 
-        monkeypatch.setattr(engine, "run", fill_up)
+        engine.before_start = fill_up
         with pytest.raises(UserError) as caught:
             campaign(small / "drill", engine, lock)
         assert len(str(caught.value).splitlines()) == 1
