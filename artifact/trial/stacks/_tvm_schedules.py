@@ -1,4 +1,4 @@
-"""CPU schedules for TVM: three rules in the manner of dlight, applied after FuseTIR.
+"""CPU schedules for TVM: rules in the manner of dlight, applied after FuseTIR.
 
 TVM's own CPU pipeline leaves matrix products and convolutions as scalar loop nests (DESIGN: TVM
 row of the configurations). One rule covers them: an output tile is accumulated in vector registers
@@ -27,6 +27,7 @@ def rules() -> list[Any]:
     make = dlight.ScheduleRule.from_callable
     return [
         make("Contraction")(_contraction),
+        make("RaggedContraction")(_ragged_contraction),
         make("ElementWise")(_element_wise),
         dlight.cpu.Reduction(),
     ]
@@ -73,6 +74,11 @@ def _blocks(schedule: Schedule) -> list[Any]:
     return list(schedule.get_child_blocks(schedule.get_sblock("root")))
 
 
+def _output_names(schedule: Schedule) -> set[str]:
+    """Names of the blocks that write an output (a split writes several)."""
+    return {schedule.get(b).name_hint for b in schedule.get_output_blocks("root")}
+
+
 def _extent(schedule: Schedule, loop: Any) -> int:
     return int(schedule.get(loop).extent)
 
@@ -87,9 +93,13 @@ def _contraction(function: PrimFunc, target: Target, _: bool) -> Schedule | None
     block = reductions[0]
     position = blocks.index(block)
     before, after = blocks[:position], blocks[position + 1 :]
+    if any(schedule.get(b).name_hint in _output_names(schedule) for b in (block, *after)[:-1]):
+        return None
     shape = _output_extents(schedule, after[-1] if after else block)
     lanes, registers = vector_unit(target)
-    tile = tile_shape(*shape[-2:], lanes, registers) if len(shape) > 1 else None
+    if len(shape) < 2:
+        return None
+    tile = tile_shape(shape[-2], shape[-1], lanes, registers)
     if tile is None:
         return None
     padding = [producer for producer in before if _pads(schedule, producer)]
@@ -122,7 +132,7 @@ def _tile(
     """Accumulate a rows x (vectors * lanes) tile of `block` in registers, then its epilogue.
 
     Column tiles come before row tiles, so that one column of weights stays in the cache while the
-    rows pass. The order of steps matters: after `decompose_reduction` the checks refuse every other.
+    rows pass. Decomposing comes last: after it the schedule's checks refuse the other steps.
     """
     *outer, row, column = schedule.get_loops(epilogue)
     row_tile, row_in = schedule.split(row, [None, rows])
@@ -158,15 +168,54 @@ def _accumulate(schedule: Schedule, block: Any, vectors: int, lanes: int) -> Any
     return reductions[0]
 
 
+def _ragged_contraction(function: PrimFunc, target: Target, _: bool) -> Schedule | None:
+    """A lone reduction whose columns fill no whole number of vectors (GPT-2's 50257 logits).
+
+    The columns are cut into a part of whole vectors and a short serial rest. The tile accumulates
+    in the output itself: LLVM keeps it in registers, since the buffers are known not to overlap.
+    """
+    schedule = Schedule(function)
+    blocks = _blocks(schedule)
+    if len(blocks) != 1 or not _is_reduction(schedule, blocks[0]):
+        return None
+    axes = schedule.get(blocks[0]).iter_vars
+    spatial = _output_extents(schedule, blocks[0])
+    lanes, registers = vector_unit(target)
+    whole = spatial[-1] // lanes * lanes
+    in_order = all(v.iter_type == IterVar.DataPar for v in axes[: len(spatial)])
+    tile = tile_shape(spatial[-2], lanes, lanes, registers) if len(spatial) > 1 else None
+    if tile is None or not in_order or whole in (0, spatial[-1]):
+        return None
+    loops = schedule.get_loops(blocks[0])
+    column = loops[len(spatial) - 1]
+    schedule.reorder(column, *loops[: len(spatial) - 1])
+    main, _rest = schedule.loop_partition(column, [whole, None])
+    block = schedule.get_child_blocks(main)[0]
+    column, *outer, row = schedule.get_loops(block)[: len(spatial)]
+    reductions = schedule.get_loops(block)[len(spatial) :]
+    column_tile, lane = schedule.split(column, [None, lanes])
+    row_tile, row_in = schedule.split(row, [None, tile[0]])
+    schedule.reorder(column_tile, *outer, row_tile, *reductions, row_in, lane)
+    schedule.parallel(schedule.fuse(column_tile, *outer, row_tile))
+    schedule.unroll(row_in)
+    schedule.vectorize(lane)
+    schedule.decompose_reduction(block, reductions[0])
+    return schedule
+
+
 def _element_wise(function: PrimFunc, target: Target, _: bool) -> Schedule | None:
-    """A chain without reductions: one loop nest, parallel and vectorised."""
+    """A chain without reductions: one loop nest an output, parallel and vectorised."""
     schedule = Schedule(function)
     blocks = _blocks(schedule)
     if not blocks or any(_is_reduction(schedule, block) for block in blocks):
         return None
-    for block in blocks[:-1]:
-        schedule.compute_inline(block)
-    _vectorise(schedule, blocks[-1], vector_unit(target)[0])
+    outputs = _output_names(schedule)
+    lanes, _registers = vector_unit(target)
+    for block in blocks:
+        if schedule.get(block).name_hint in outputs:
+            _vectorise(schedule, block, lanes)
+        else:
+            schedule.compute_inline(block)
     return schedule
 
 
