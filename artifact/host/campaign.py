@@ -8,6 +8,7 @@ leaves as `Interrupted`.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import signal
 import threading
@@ -57,6 +58,9 @@ FREE_BYTES = 32 * 1024 * 1024
 TOOLS_STACK = "inductor"
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+#: Faults of the disk under the campaign, wherever they show, are one line for the person.
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 EnsureBundles = Callable[[Engine], Path]
 
@@ -117,6 +121,11 @@ def run_campaign(
             return session.run(resume, ensure_bundles, doctor)
         except KeyboardInterrupt:
             raise Interrupted(signal.SIGINT) from None
+        except OSError as error:
+            if error.errno not in DISK_FAULTS:
+                raise
+            with disk_errors(str(directory)):
+                raise
         finally:
             reporter.close()
 

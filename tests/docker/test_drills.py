@@ -250,7 +250,7 @@ def test_truncated_and_tampered_records(owner: str, directory: Path, lock: Path)
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
 def test_disk_full(owner: str, lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real full file system: the container and the host fail to write, one line, no attempt lost."""
+    """A real full file system: container and host fail to write, no attempt is used up."""
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True)

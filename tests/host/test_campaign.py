@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import signal
@@ -572,3 +573,22 @@ def test_nothing_is_started_over_and_over_when_the_engine_cannot_start_anything(
     with pytest.raises(UserError, match="no such CPU"):
         run(engine)
     assert len(measured(directory)) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, UserError), (errno.EIO, UserError), (errno.EBADF, OSError)]
+)
+def test_a_disk_fault_anywhere_is_one_line_and_other_faults_are_not_hidden(
+    run: Run, number: int, kind: type[Exception]
+) -> None:
+    engine = FakeEngine()
+
+    def fail(request: Any) -> None:
+        if len(engine.requests) == 5:
+            raise OSError(number, os.strerror(number))
+
+    engine.on_run = fail
+    with pytest.raises(kind) as caught:
+        run(engine)
+    assert len(str(caught.value).splitlines()) == 1
+    assert ("--resume" in str(caught.value)) is (kind is UserError)
