@@ -22,6 +22,7 @@ from artifact.errors import UserError
 #: What Inductor runs as programs; `openssl` hashes the preprocessed header.
 PROGRAMS = ("g++", "openssl")
 POOL_TIMEOUT_S = 300
+AVX2_BITS = 256
 
 #: A kernel as Inductor writes them. It is never compiled: only its header is.
 _KERNEL = 'extern "C" void kernel(float* out) { out[0] = 0.0f; }\n'
@@ -32,12 +33,14 @@ class Toolchain:
     """What `prepare` did.
 
     `headers_before` and `headers_after` count precompiled headers on disk; `isa` is the vector ISA
-    that Inductor picked; `steps_ms` splits the phase, in ms.
+    that Inductor picked, `probed_isas` those that it found by compiling and loading a probe for
+    each; `steps_ms` splits the phase, in ms.
     """
 
     headers_before: int = 0
     headers_after: int = 0
     isa: str = ""
+    probed_isas: tuple[str, ...] = ()
     steps_ms: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -46,6 +49,19 @@ class Toolchain:
         start_ns = time.perf_counter_ns()
         yield
         self.steps_ms[f"toolchain.{name}"] = (time.perf_counter_ns() - start_ns) / 1e6
+
+
+def keep_below_avx512() -> None:
+    """Make Inductor see an AVX2 machine: pick AVX2, and probe no wider ISA.
+
+    By itself it would still compile and load five probes more on a CPU with AVX-512 than on one
+    without, only to drop them; the ceiling exists so that machines compare. Call before `prepare`.
+    """
+    from torch._inductor import config, cpu_vec_isa
+
+    config.cpp.simdlen = AVX2_BITS
+    known = cpu_vec_isa.supported_vec_isa_list
+    known[:] = [isa for isa in known if isa.bit_width() <= AVX2_BITS]
 
 
 def require_programs() -> None:
@@ -74,6 +90,7 @@ def prepare(toolchain: Toolchain) -> None:
         async_compile.maybe_warm_pool()
     with toolchain.step("isa_probe"):
         toolchain.isa = str(cpu_vec_isa.pick_vec_isa())
+        toolchain.probed_isas = tuple(str(isa) for isa in cpu_vec_isa.valid_vec_isa_list())
     with toolchain.step("header"):
         # Asking for a kernel makes its header at once and leaves the kernel to `submit_fn`, which
         # here drops it: the header's command line is Inductor's own, whatever its version adds.

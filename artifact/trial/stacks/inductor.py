@@ -133,7 +133,7 @@ class Adapter(TorchAdapter):
 
         torch._inductor.config.autotune_local_cache = False
         if ceiling_applies(self._spec):
-            torch._inductor.config.cpp.simdlen = 256
+            _inductor_toolchain.keep_below_avx512()
         if self._spec.options.get("fold"):
             from artifact.folds import conv_batchnorm
 
@@ -226,6 +226,7 @@ class Adapter(TorchAdapter):
             "copy": bool(self._spec.options.get("copy", False)),
             "fold": self._fold_facts,
             "inductor_isa": self._toolchain.isa,
+            "inductor_probed_isas": list(self._toolchain.probed_isas),
             "inductor_simdlen": config.cpp.simdlen,
             "inductor_march": config.cpp.march,
             "inductor_compile_threads": config.compile_threads,
