@@ -13,6 +13,7 @@ from artifact.errors import UserError
 from artifact.host import bundles, machine
 from artifact.host.campaign import TOOLS_STACK, Summary, run_campaign
 from artifact.host.engines import Engine
+from artifact.host.lock import LOCK_PATH
 from artifact.host.progress import BarReporter, PlainReporter
 from artifact.host.store import Cell, Store
 from artifact.plan import Plan, make_plan
@@ -125,6 +126,7 @@ def reproduce(wish: Wish, say: Say = print) -> int:
     prepare_engine(prepared.choice, stacks_of(prepared.plan), wish.results, say)
     engine = make_engine(prepared.choice, wish)
     try:
+        wish.results.mkdir(parents=True, exist_ok=True)
         done = _measure(prepared, engine, wish, say)
     finally:
         engine.close()
@@ -136,7 +138,7 @@ def reproduce(wish: Wish, say: Say = print) -> int:
 def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summary:
     cpus = max(1, prepared.study.profile(prepared.plan.profile).cpus)
     reporter = BarReporter() if sys.stderr.isatty() else PlainReporter()
-    fake = prepared.choice.engine == "fake"
+    fake = prepared.choice.engine == "fake"  # measures nothing, so it disturbs no campaign
     return run_campaign(
         prepared.plan,
         prepared.directory,
@@ -147,6 +149,7 @@ def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summar
         ensure_bundles=None
         if fake
         else bundles.ensure(prepared.plan, wish.results / bundles.FOLDER, cpus=cpus, say=say),
+        lock_path=wish.results / ".fake.lock" if fake else LOCK_PATH,
         doctor={"choice": dataclasses.asdict(prepared.choice)},
     )
 
