@@ -1,0 +1,69 @@
+"""One line of the verdict table, and the words that it may hold (CLAIMS)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from artifact.analysis.stats import Equivalence, PairedRatio
+
+INTEGRITY, FINDING = "I", "C"
+
+REPRODUCED = "reproduced"
+NOT_REPRODUCED = "not reproduced here"
+INCONCLUSIVE = "inconclusive"
+NOT_COMPARABLE = "not comparable"
+NOT_MEASURED = "not measured"
+HOLDS = "holds"
+FAILS = "fails"
+
+INTEGRITY_WORDS = (HOLDS, FAILS, NOT_COMPARABLE, NOT_MEASURED)
+FINDING_WORDS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, NOT_COMPARABLE, NOT_MEASURED)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one claim says of one item (a cell, a pair of cells, a check).
+
+    `band` is the predicate in words; `ratio` is there when the line rests on a paired ratio.
+    """
+
+    item: str
+    kind: str
+    verdict: str
+    measured: str
+    band: str
+    reason: str = ""
+    published: str = ""
+    ratio: PairedRatio | None = None
+    equivalence: Equivalence | None = None
+
+    def __post_init__(self) -> None:
+        words = INTEGRITY_WORDS if self.kind == INTEGRITY else FINDING_WORDS
+        if self.verdict not in words:
+            raise ValueError(f"verdict {self.verdict!r} is not one of {', '.join(words)}")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the interval that decides (95 % ratio, or 90 % equivalence), if there is one."""
+        source = self.equivalence or self.ratio
+        if source is None or source.low is None or source.high is None:
+            return None
+        return source.low, source.high
+
+    @property
+    def resolvable_ratio(self) -> float | None:
+        """Smallest ratio that the design could have resolved with 80 % power."""
+        return self.ratio.resolvable_ratio if self.ratio else None
+
+
+def integrity(
+    item: str, faults: list[str], *, measured: str, band: str, published: str = ""
+) -> Line:
+    """An integrity line: it holds without faults, and names every fault else."""
+    verdict = FAILS if faults else HOLDS
+    return Line(item, INTEGRITY, verdict, measured, band, "; ".join(faults), published)
+
+
+def unmeasured(item: str, kind: str, band: str, reason: str, published: str = "") -> Line:
+    """A line for something that was planned for or needed, and is not there."""
+    return Line(item, kind, NOT_MEASURED, "", band, reason, published)

@@ -1,0 +1,262 @@
+"""From evidence to a verdict: all claims, the bands, every failure, and the exit code.
+
+Exit code 0: integrity holds, and (tier `same`, or strict) findings are in band; 1: not; 2: nothing
+could be compared. A finding outside tier `same` counts only when strict (CLAIMS, DESIGN).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from artifact.analysis import bands, claims, reference
+from artifact.analysis.bands import Comparison, RatioResult, Tier
+from artifact.analysis.claims import Claim
+from artifact.analysis.claims.line import (
+    FAILS,
+    FINDING,
+    INCONCLUSIVE,
+    INTEGRITY,
+    NOT_COMPARABLE,
+    NOT_MEASURED,
+    NOT_REPRODUCED,
+    Line,
+)
+from artifact.analysis.cost import CostError
+from artifact.analysis.evidence import (
+    Campaign,
+    Evidence,
+    evidence_of,
+    facts_of,
+    mixtures,
+)
+from artifact.analysis.reference import Reference
+from artifact.analysis.stats import StatsError
+
+#: The claim whose subject is the campaign itself, so that it is told of every trial.
+CAMPAIGN_CLAIM = "C1"
+
+NO_REFERENCE = Tier("other", ("there is no reference to compare with",))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One line of a claim with its counterparts.
+
+    `quiet` is the verdict without noisy trials (None: no trial was noisy). `reference` is the same
+    line of the reference; `ratio` the comparison of paired ratios, in tier `similar` only.
+    """
+
+    claim: str
+    line: Line
+    quiet: str | None
+    reference: Line | None
+    ratio: RatioResult | None
+
+    @property
+    def name(self) -> str:
+        """How the line is named in a list of failures."""
+        return f"{self.claim} {self.line.item}".strip()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that `artifact check` says of one campaign.
+
+    `comparison` are the bands (tier `same` only), `quiet_comparison` the same without noisy
+    trials. `failures` decide the exit code; `reported` are findings that do not count here.
+    """
+
+    campaign: Campaign
+    reference_name: str
+    tier: Tier
+    strict: bool
+    claims: tuple[Claim, ...]
+    lines: tuple[Judged, ...]
+    comparison: Comparison | None
+    quiet_comparison: Comparison | None
+    failures: tuple[str, ...]
+    reported: tuple[str, ...]
+
+    @property
+    def compared(self) -> int:
+        """Claims that at least one line gives a verdict on."""
+        silent = (NOT_MEASURED, NOT_COMPARABLE)
+        return len({j.claim for j in self.lines if j.line.verdict not in silent})
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 2, as in the module's first lines."""
+        if self.compared == 0:
+            return 2
+        return 1 if self.failures else 0
+
+    @property
+    def summary(self) -> str:
+        """One line: how many of how many claims were compared, and how the lines ended."""
+        counts = Counter(judged.line.verdict for judged in self.lines)
+        named = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        return f"{self.compared} of {len(self.claims)} compared: {named}"
+
+
+def judge(campaign: Campaign, chosen: Reference | None, *, strict: bool = False) -> Verdict:
+    """Evaluate every claim on a campaign and compare it with a reference, if there is one."""
+    tier = chosen.tier(campaign) if chosen else NO_REFERENCE
+    mixed = mixtures(campaign)
+    loaded = tuple(claims.load_all())
+    lines = _judged(campaign, loaded, chosen, tier, mixed)
+    comparison = quiet = None
+    if chosen is not None and tier.name == "same" and not mixed:
+        comparison = _compare(campaign, chosen, evidence_of(campaign))
+        if _noisy(campaign):
+            quiet = _compare(campaign, chosen, evidence_of(campaign, quiet=True))
+    failures, reported = _failures(lines, comparison, tier, strict, campaign)
+    return Verdict(
+        campaign=campaign,
+        reference_name=chosen.name if chosen else "",
+        tier=tier,
+        strict=strict,
+        claims=loaded,
+        lines=lines,
+        comparison=comparison,
+        quiet_comparison=quiet,
+        failures=failures,
+        reported=reported,
+    )
+
+
+def _noisy(campaign: Campaign) -> bool:
+    return any(campaign.noisy.get(r.spec.record_id) for r in campaign.usable)
+
+
+def _judged(
+    campaign: Campaign,
+    loaded: tuple[Claim, ...],
+    chosen: Reference | None,
+    tier: Tier,
+    mixed: list[str],
+) -> tuple[Judged, ...]:
+    everything = evidence_of(campaign)
+    quiet = evidence_of(campaign, quiet=True) if _noisy(campaign) else None
+    # A CPU is never compared with a GPU: such a reference is not even shown.
+    same_device = chosen is not None and chosen.facts.device_kind == facts_of(campaign).device_kind
+    expected = chosen.evidence if chosen is not None and same_device and chosen.campaigns else None
+    judged = []
+    for claim in loaded:
+        if mixed and claim.id != CAMPAIGN_CLAIM:
+            judged.append(Judged(claim.id, _refused(claim, mixed), None, None, None))
+            continue
+        quiet_lines = _by_item(_lines(claim, quiet)) if quiet else None
+        reference_lines = _by_item(_lines(claim, expected)) if expected else {}
+        for line in _lines(claim, everything):
+            judged.append(_one(claim.id, line, quiet_lines, reference_lines, tier))
+    return tuple(judged)
+
+
+def _lines(claim: Claim, evidence: Evidence) -> list[Line]:
+    """The claim's lines; what it lacks, and values that it cannot use, are lines too."""
+    try:
+        found = claim.evaluate(evidence)
+    except (StatsError, CostError) as error:
+        word = FAILS if claim.kind == INTEGRITY else INCONCLUSIVE
+        return [Line("", claim.kind, word, "", claim.title, str(error))]
+    needs = f"needs {claim.needs}"
+    return found or [Line("", claim.kind, NOT_MEASURED, "", claim.title, needs)]
+
+
+def _refused(claim: Claim, mixed: list[str]) -> Line:
+    reason = f"the records may not be pooled: {'; '.join(mixed)}"
+    return Line("", claim.kind, NOT_COMPARABLE, "", claim.title, reason)
+
+
+def _by_item(lines: list[Line]) -> dict[tuple[str, str], Line]:
+    return {(line.item, line.kind): line for line in lines}
+
+
+def _one(
+    claim: str,
+    line: Line,
+    quiet: Mapping[tuple[str, str], Line] | None,
+    expected: Mapping[tuple[str, str], Line],
+    tier: Tier,
+) -> Judged:
+    key = (line.item, line.kind)
+    without = None
+    if quiet is not None:
+        # What the campaign is does not depend on which of its trials were noisy.
+        same = claim == CAMPAIGN_CLAIM
+        without = line.verdict if same else _verdict_of(quiet.get(key))
+    known = expected.get(key)
+    ratio = None
+    if tier.name == "similar" and known and known.ratio and line.ratio:
+        ratio = bands.compare_ratio(known.ratio, line.ratio)
+    return Judged(claim, line, without, known, ratio)
+
+
+def _verdict_of(line: Line | None) -> str:
+    return line.verdict if line else NOT_MEASURED
+
+
+def _compare(campaign: Campaign, chosen: Reference, evidence: Evidence) -> Comparison:
+    """Bands of the planned cells against what was measured, in blocks that the reference knows.
+
+    A planned cell that was not measured is missing and fails; so does a new cell in a known block.
+    A block that the reference never measured has nothing to be compared with.
+    """
+    planned = {"/".join(c) for c in campaign.planned_trials if c not in campaign.unsupported}
+    expected = {m: b for m, b in chosen.expected.items() if m.rpartition("/")[0] in planned}
+    blocks = {metric.rsplit("/", 2)[0] for metric in chosen.expected}
+    measured: dict[str, object] = {
+        metric: value
+        for metric, value in reference.metrics(evidence).items()
+        if metric.rsplit("/", 2)[0] in blocks
+    }
+    return bands.compare(expected, measured)
+
+
+def _failures(
+    lines: tuple[Judged, ...],
+    comparison: Comparison | None,
+    tier: Tier,
+    strict: bool,
+    campaign: Campaign,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What decides the exit code, and what is only reported."""
+    failures = [_said(j) for j in lines if j.line.verdict == FAILS]
+    findings = [_said(j) for j in lines if _contradicted(j, tier, strict)]
+    findings += [_said_of_ratio(j.name, j.ratio) for j in lines if j.ratio and not _agrees(j.ratio)]
+    if comparison is not None:
+        findings += [f"{r.metric}: {r.verdict}: {r.reason}" for r in comparison.failures]
+        if comparison.compared == 0:
+            findings.append(f"bands: {comparison.summary}")
+    findings += [f"{' '.join(cell)}: unsupported" for cell in campaign.unsupported if strict]
+    if strict or tier.name == "same":
+        return (*failures, *findings), ()
+    return tuple(failures), tuple(findings)
+
+
+def _contradicted(judged: Judged, tier: Tier, strict: bool) -> bool:
+    """A finding that is out of band: strictly every one that was not reproduced, in tier `same`
+    one that the reference machine itself did reproduce, elsewhere one that is to be reported."""
+    line = judged.line
+    if line.kind != FINDING:
+        return False
+    if strict:
+        return line.verdict in (NOT_REPRODUCED, INCONCLUSIVE)
+    if tier.name == "same" and _verdict_of(judged.reference) == NOT_REPRODUCED:
+        return False
+    return line.verdict == NOT_REPRODUCED
+
+
+def _agrees(ratio: RatioResult) -> bool:
+    return ratio.verdict == "pass"
+
+
+def _said_of_ratio(name: str, ratio: RatioResult) -> str:
+    return f"{name}: ratio against the reference: {ratio.verdict}: {ratio.reason}"
+
+
+def _said(judged: Judged) -> str:
+    reason = f": {judged.line.reason}" if judged.line.reason else ""
+    return f"{judged.name}: {judged.line.verdict}{reason}"

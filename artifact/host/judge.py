@@ -1,0 +1,208 @@
+"""`artifact check` and `artifact recommend`: read files, call the analysis, say and store it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from artifact.analysis import bands
+from artifact.analysis import recommend as advice
+from artifact.analysis import reference as references
+from artifact.analysis.bands import BandError, Comparison
+from artifact.analysis.evidence import Campaign, evidence_of, read_campaign
+from artifact.analysis.reference import Reference
+from artifact.analysis.verdict import judge
+from artifact.analysis.verdict_text import markdown, plain
+from artifact.errors import UserError
+from artifact.host.manifest import cpu_model
+from artifact.host.store import PLAN, disk_errors
+from artifact.strict_json import SchemaError, write_atomic, write_bytes_atomic
+
+VERDICT_MD, VERDICT_JSON = "verdict.md", "verdict.json"
+PROPOSED = "expected.proposed.json"
+
+Say = Callable[[str], None]
+
+
+def check(
+    name: str = "",
+    *,
+    results: Path = Path("results"),
+    strict: bool = False,
+    expected_file: Path | None = None,
+    measured_file: Path | None = None,
+    reference: Path | None = None,
+    propose: bool = False,
+    say: Say = print,
+    root: Path = references.DEFAULT_ROOT,
+) -> int:
+    """Judge a campaign, or compare two bare JSON files; returns the exit code (0, 1 or 2).
+
+    The campaign is the folder `measured_file`, else `results/<name>`. `reference` is a campaign
+    folder or a machine class's; without it the nearest class below `root` is taken. With
+    `expected_file` its bands are compared with `measured_file`, a bare file or a campaign folder.
+    `propose` also writes the expected file that the measured values would give.
+    """
+    if expected_file is not None:
+        if measured_file is None:
+            raise UserError("--expected needs --measured", next_step="name the measured JSON file")
+        return check_files(expected_file, measured_file, propose=propose, say=say)
+    campaign_folder = measured_file or chosen_folder(name, results)
+    campaign = read_campaign(campaign_folder)
+    chosen = references.load(reference) if reference else references.nearest(campaign, root)
+    verdict = judge(campaign, chosen, strict=strict)
+    text = markdown(verdict)
+    with disk_errors(str(campaign_folder / VERDICT_MD)):
+        write_bytes_atomic(campaign_folder / VERDICT_MD, text.encode("utf-8"))
+        write_atomic(campaign_folder / VERDICT_JSON, plain(verdict))
+    say(text.rstrip("\n"))
+    if propose:
+        _propose_campaign(campaign, chosen, campaign_folder / PROPOSED, say)
+    return verdict.exit_code
+
+
+def chosen_folder(name: str, results: Path) -> Path:
+    """`results/<name>`; without a name the only campaign there."""
+    if name:
+        return results / name
+    found = sorted(path.parent for path in results.glob(f"*/{PLAN}"))
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(folder.name for folder in found) or "none"
+    raise UserError(f"{results} holds {len(found)} campaigns", next_step=f"--name one of: {known}")
+
+
+def _propose_campaign(campaign: Campaign, chosen: Reference | None, path: Path, say: Say) -> None:
+    measured = references.metrics(evidence_of(campaign))
+    fresh = references.make_bands([measured])
+    known = chosen.expected if chosen else {}
+    expected = {**{name: fresh[name] for name in fresh if name not in known}, **known}
+    _write_proposed(bands.propose(expected, measured), path, say)
+
+
+def _write_proposed(proposed: Mapping[str, Any], path: Path, say: Say) -> None:
+    with disk_errors(str(path)):
+        write_atomic(path, proposed)
+    say(f"proposed expected file: {path}")
+
+
+def check_files(expected_file: Path, measured_file: Path, *, propose: bool, say: Say) -> int:
+    """Compare `{metric: {"value", "rel_tol", "abs_tol"}}` with `{metric: value}` or a campaign.
+
+    0: everything in its band; 1: something is not, each said by name; 2: a file cannot be used, or
+    neither names a metric.
+    """
+    expected = _bare(expected_file)
+    measured: Mapping[str, Any]
+    if measured_file.is_dir():
+        measured = references.metrics(evidence_of(read_campaign(measured_file)))
+    else:
+        measured = _bare(measured_file)
+    try:
+        compared = bands.compare(expected, measured)
+    except BandError as error:
+        raise UserError(f"{expected_file}: {error}", next_step="mend the expected file") from error
+    for result in compared.failures:
+        say(f"{result.metric}: {result.verdict}: {result.reason}")
+    say(compared.summary)
+    if propose:
+        _propose_files(expected, measured, measured_file, say)
+    return _exit_code(compared)
+
+
+def _exit_code(compared: Comparison) -> int:
+    if compared.total == 0:
+        return 2
+    return 0 if compared.passed else 1
+
+
+def _propose_files(
+    expected: Mapping[str, Any], measured: Mapping[str, Any], measured_file: Path, say: Say
+) -> None:
+    directory = measured_file if measured_file.is_dir() else measured_file.parent
+    stem = "expected" if measured_file.is_dir() else measured_file.stem
+    proposed = bands.propose(expected, measured)
+    _write_proposed(proposed, directory / f"{stem}.proposed.json", say)
+
+
+def _bare(path: Path) -> Mapping[str, Any]:
+    """One JSON object. NaN and Infinity are let in, so that the comparison can name the metric."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, SchemaError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}", next_step="mend the file") from error
+    if not isinstance(found, Mapping):
+        raise UserError(f"{path} is no JSON object of metrics", next_step="mend the file")
+    return found
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise SchemaError("a key occurs twice")
+    return found
+
+
+def recommend(
+    model: str,
+    shape: str,
+    executions: float,
+    boundary: str = "aligned",
+    *,
+    name: str = "",
+    results: Path = Path("results"),
+    root: Path = references.DEFAULT_ROOT,
+) -> str:
+    """The cheapest configuration for n executions, as text.
+
+    Records of `results/<name>`; without a name those of the campaign there that measured this cell
+    last; without any the shipped reference's, which are then called another machine's.
+    """
+    campaign, source = _records_for(model, shape, name, results, root)
+    found = advice.advise(
+        campaign,
+        model,
+        shape,
+        executions,
+        boundary,
+        source=source,
+        other_machine=_other_machine(campaign),
+    )
+    return advice.render(found)
+
+
+def _records_for(
+    model: str, shape: str, name: str, results: Path, root: Path
+) -> tuple[Campaign, str]:
+    if name:
+        return read_campaign(results / name), str(results / name)
+    own = [read_campaign(path.parent) for path in sorted(results.glob(f"*/{PLAN}"))]
+    usable = [c for c in own if _is_real(c) and advice.measured_here(c, model, shape)]
+    if usable:
+        newest = max(usable, key=lambda c: max(r.identity.started_utc for r in c.usable))
+        return newest, str(results / newest.name)
+    for directory in references.classes(root):
+        for campaign in reversed(references.load(directory).campaigns):
+            if advice.measured_here(campaign, model, shape):
+                return campaign, f"reference {directory.name}, {campaign.name}"
+    raise UserError(
+        f"no records of {model} {shape}, neither in {results} nor among the references",
+        next_step="run `artifact reproduce` with a profile that holds it",
+    )
+
+
+def _is_real(campaign: Campaign) -> bool:
+    return all(record.identity.engine != "fake" for record in campaign.usable)
+
+
+def _other_machine(campaign: Campaign) -> str:
+    """Whose records these are, when the processor is not this machine's; else empty."""
+    theirs = sorted({r.identity.cpu_model for r in campaign.usable})
+    cpus = sorted({r.identity.effective_cpus for r in campaign.usable})
+    if theirs in ([], [cpu_model()]):
+        return ""
+    return f"{', '.join(theirs)}, {', '.join(map(str, cpus))} CPUs"
