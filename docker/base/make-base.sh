@@ -5,7 +5,7 @@
 #   docker/base/make-base.sh [TAG]        TAG is gaps-base:bookworm unless given
 #
 # Environment: DOCKER (CLI to use, default docker), DEBIAN_MIRROR (archive to use instead of this machine's own).
-# Needs mmdebstrap and, for --mode=root, root; others build through user namespaces.
+# Needs mmdebstrap; without root it works through user namespaces, where the machine allows them.
 # The files come from the Debian sources that this machine's apt is configured with, from mmdebstrap's default
 # ones where it has none for bookworm. An existing TAG is kept: remove it first to make it anew.
 set -eu
@@ -48,7 +48,7 @@ fi
 
 # As in Debian's slim images: no manuals and translations, copyright files stay. The clock of the files is fixed, so
 # that equal packages give an equal archive.
-set -- --quiet --variant=minbase --include=ca-certificates --format=tar \
+set -- --variant=minbase --include=ca-certificates --format=tar \
     --dpkgopt=path-exclude=/usr/share/doc/* --dpkgopt=path-include=/usr/share/doc/*/copyright \
     --dpkgopt=path-exclude=/usr/share/man/* --dpkgopt=path-exclude=/usr/share/info/* \
     --dpkgopt=path-exclude=/usr/share/locale/* --dpkgopt=path-exclude=/usr/share/lintian/* \
@@ -58,7 +58,7 @@ if [ -s "$sources" ]; then
     set -- "$@" "$sources"
 fi
 SOURCE_DATE_EPOCH=1735689600 TMPDIR="$work" mmdebstrap "$@" >"$work/log" 2>&1 ||
-    fail "mmdebstrap failed: $(grep -E '^E:|error' "$work/log" | tail -n 1)"
+    fail "mmdebstrap failed: $(grep '^E:' "$work/log" | head -n 1); check the network, or set DEBIAN_MIRROR"
 
 sha256=$(sha256sum "$work/base.tar" | cut -d ' ' -f 1)
 id=$("$docker" import --change 'CMD ["/bin/bash"]' --change "LABEL gaps.base=$suite" \

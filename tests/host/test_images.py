@@ -138,6 +138,24 @@ def test_a_base_that_was_asked_for_has_no_substitute(fake_engine: dict[str, str]
         images.choose_base("docker", "mine:1", CHECKOUT, environment, pytest.fail)
 
 
+@pytest.mark.parametrize(
+    ("docker_works", "line"), [(True, "no mmdebstrap"), (False, "no 'docker'")]
+)
+def test_script_for_the_base_says_what_it_lacks(
+    environment: dict[str, str], docker_works: bool, line: str
+) -> None:
+    """With only the fake docker on PATH, or nothing at all; the shell itself is named in full."""
+    tools = Path(environment["PATH"].split(":")[0])
+    for name in ("tr", "dirname"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    environment["PATH"] = str(tools) if docker_works else "/nowhere"
+    script = CHECKOUT / "docker" / "base" / "make-base.sh"
+    result = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert line in result.stderr
+
+
 # Building
 
 
