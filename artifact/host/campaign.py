@@ -352,6 +352,8 @@ class _Session:
         with disk_errors(str(work)):
             write_atomic(request.inputs / "trial.json", spec)
         bundle = self.bundles / spec.bundle if self.bundles and spec.bundle else None
+        if bundle is not None and not bundle.is_dir():  # no trial of this model could succeed
+            raise UserError(f"the reference bundle {bundle} is gone", next_step="run with --resume")
         return replace(
             request,
             arguments=(

@@ -24,7 +24,7 @@ from artifact.host.engines import StackIdentity
 from artifact.host.engines.fake import FakeEngine
 from artifact.host.progress import PlainReporter
 from artifact.host.store import Store
-from artifact.plan import Plan
+from artifact.plan import Plan, make_plan
 from artifact.records import Record, current
 from tests.host.toy import toy_plan, toy_study
 
@@ -592,3 +592,23 @@ def test_a_disk_fault_anywhere_is_one_line_and_other_faults_are_not_hidden(
         run(engine)
     assert len(str(caught.value).splitlines()) == 1
     assert ("--resume" in str(caught.value)) is (kind is UserError)
+
+
+def test_a_bundle_that_is_gone_stops_the_campaign_and_uses_up_no_attempt(
+    run: Run, directory: Path, tmp_path: Path
+) -> None:
+    bundles = tmp_path / "bundles"
+    plan = make_plan(toy_study(), "toy", bundles={"m1": "m1-s7", "m2": "m2-s7"})
+    for name in ("m1-s7", "m2-s7"):
+        (bundles / name).mkdir(parents=True)
+    engine = FakeEngine()
+    engine.on_run = lambda request: None if len(engine.requests) != 3 else _remove(bundles)
+    with pytest.raises(UserError, match=r"bundle .* is gone"):
+        run(engine, plan, ensure_bundles=lambda e: bundles)
+    assert {r.status for r in measured(directory)} <= {"ok"}
+    assert {r.bundle.name for r in engine.requests if r.bundle} <= {"m1-s7", "m2-s7"}
+
+
+def _remove(bundles: Path) -> None:
+    for name in ("m1-s7", "m2-s7"):
+        (bundles / name).rmdir()
