@@ -448,6 +448,8 @@ def test_two_layers_of_the_study_models(architecture: str) -> None:
         ]
         assert "lm_head is tied" in audited.sites[-1].reason
         assert "wte.weight" in audited.sites[-1].reason
+        compiled = torch.compile(outcome.model, fullgraph=True, dynamic=False, backend="aot_eager")
+        assert largest_error(run(model, tokens), run(compiled, tokens)) < 1e-5
 
 
 @pytest.mark.slow
