@@ -93,7 +93,12 @@ def run(spec: TrialSpec, *, out: Path, bundle_root: Path, scratch: Path, clock: 
     except Exception as error:  # noqa: BLE001 - the edge of the trial: a fault becomes a record
         message = f"{type(error).__name__}: {_first_line(error)}"
         log_tail = traceback.format_exc()[-LOG_TAIL_CHARACTERS:]
-    record = _finish(spec, placement, stack, evidence, status, message, log_tail, started, out)
+    try:
+        record = _finish(spec, placement, stack, evidence, status, message, log_tail, started, out)
+    except Exception as error:  # noqa: BLE001 - reading back failed: the times are worth nothing
+        message = f"{type(error).__name__} after the executions: {_first_line(error)}"
+        log_tail = traceback.format_exc()[-LOG_TAIL_CHARACTERS:]
+        record = _finish(spec, placement, None, evidence, "failed", message, log_tail, started, out)
     write_atomic(out / RECORD_NAME, record)
     return record
 

@@ -81,6 +81,8 @@ class Adapter:
         return ColdReading({"hits": hits}, {"cache": "off"}, 1, ("1 hit",) if hits else ())
 
     def generated_code(self):
+        if self.options.get("no_code"):
+            raise RuntimeError("two wrappers instead of one")
         return GeneratedCode("toylang", {"program": "double(x)"})
 
     def versions(self):
@@ -129,7 +131,8 @@ def run_toy(make_spec, tmp_path: Path, monkeypatch):
         (stack_folder / "toy.py").write_text(TOY, encoding="utf-8")
         (tmp_path / "fake_bundle.py").write_text(FAKE_BUNDLE, encoding="utf-8")
         spec_path, out, scratch = tmp_path / "trial.json", tmp_path / "out", tmp_path / "scratch"
-        write_atomic(spec_path, make_spec(stack="toy", page_cold_bytes=10**12, **changes))
+        defaults = {"stack": "toy", "page_cold_bytes": 10**12, "weights_sha256": ""}
+        write_atomic(spec_path, make_spec(**(defaults | changes)))
         if plant:
             (scratch / "cache" / "toy").mkdir(parents=True)
             (scratch / "cache" / "toy" / "entry").touch()
@@ -186,6 +189,7 @@ def test_environment_is_final_when_the_framework_is_imported(run_toy):
         ({"wrong": True}, "wrong-output", "above"),
         ({"drift": True}, "wrong-output", "above"),
         ({"hits": 2}, "warm", "1 hit"),
+        ({"no_code": True}, "failed", "two wrappers"),
     ],
 )
 def test_every_fault_is_a_record_with_its_status(run_toy, options, status, message):

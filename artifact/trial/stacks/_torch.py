@@ -125,6 +125,7 @@ class TorchAdapter:
         set_precision(torch, self._spec.precision if self._spec.device == "cuda" else "fp32")
         from artifact.models import torch_models
 
+        torch_models.import_definitions(self._spec.architecture)
         self._torch: Any = torch
         self._torch_models: Any = torch_models
         self._device = torch.device(self._spec.device)

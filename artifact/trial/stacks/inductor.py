@@ -225,6 +225,7 @@ class Adapter(TorchAdapter):
             "torch_compile": compile_arguments(self._spec),
             "copy": bool(self._spec.options.get("copy", False)),
             "fold": self._fold_facts,
+            "audit": self._audit(),
             "inductor_isa": self._toolchain.isa,
             "inductor_probed_isas": list(self._toolchain.probed_isas),
             "inductor_simdlen": config.cpp.simdlen,
@@ -239,6 +240,18 @@ class Adapter(TorchAdapter):
                 "after_executions": len(_inductor_toolchain.precompiled_headers()),
             },
         }
+
+    def _audit(self) -> dict[str, int]:
+        """Counts of the LayerNorm-Linear audit (claim C6), for the audit's control only.
+
+        Made after the executions, when nothing is timed any more.
+        """
+        if not self._spec.options.get("copy"):
+            return {}
+        from artifact.folds.layernorm_linear import VERDICTS, audit
+
+        audited = audit(self._model, *self._inputs)
+        return {"sites": len(audited.sites)} | {v: audited.count(v) for v in VERDICTS}
 
     @property
     def _max_autotune(self) -> bool:
