@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import lzma
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -309,6 +310,7 @@ def _copy(store: Store, campaign: Campaign, target: Path) -> None:
         if cell not in seen and paths and all(path.exists() for path in paths):
             seen.add(cell)
             files += paths
+    _require_anonymous(files)
     sums = {}
     for path in files:
         relative = path.relative_to(store.directory)
@@ -318,3 +320,23 @@ def _copy(store: Store, campaign: Campaign, target: Path) -> None:
             sums[relative.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
     write_bytes_atomic(target / CHECKSUMS, text.encode("ascii"))
+
+
+def _require_anonymous(files: Sequence[Path]) -> None:
+    """Refuse to ship files that name this person's home or this checkout."""
+    here = Path(__file__).resolve().parents[2]
+    private = [f"{path}/".encode() for path in (Path.home(), here) if path != Path("/")]
+    named = [path.name for path in files if any(p in _content(path) for p in private)]
+    if named:
+        raise UserError(
+            f"{len(named)} files name a folder of this machine, the first is {named[0]}",
+            next_step="ship a campaign of the docker engine",
+        )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        return lzma.decompress(data) if path.suffix == ".xz" else data
+    except (OSError, lzma.LZMAError) as error:
+        raise UserError(f"cannot ship {path}: {error}") from error

@@ -115,7 +115,7 @@ def _row(judged: Judged, tier: str) -> tuple[str, ...]:
         line.band,
         tier,
         line.verdict,
-        judged.quiet or "same",
+        judged.quiet or "-",
     )
 
 

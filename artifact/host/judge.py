@@ -162,7 +162,8 @@ def recommend(
     Records of `results/<name>`; without a name those of the campaign there that measured this cell
     last; without any the shipped reference's, which are then called another machine's.
     """
-    campaign, source = _records_for(model, shape, name, results, root)
+    campaign, source, shipped = _records_for(model, shape, name, results, root)
+    whose = _whose(campaign)
     found = advice.advise(
         campaign,
         model,
@@ -170,25 +171,26 @@ def recommend(
         executions,
         boundary,
         source=source,
-        other_machine=_other_machine(campaign),
+        other_machine=whose if shipped or not _made_here(campaign) else "",
     )
     return advice.render(found)
 
 
 def _records_for(
     model: str, shape: str, name: str, results: Path, root: Path
-) -> tuple[Campaign, str]:
+) -> tuple[Campaign, str, bool]:
+    """The campaign, its name for the reader, and whether it was shipped and not measured here."""
     if name:
-        return read_campaign(results / name), str(results / name)
+        return read_campaign(results / name), str(results / name), False
     own = [read_campaign(path.parent) for path in sorted(results.glob(f"*/{PLAN}"))]
     usable = [c for c in own if _is_real(c) and advice.measured_here(c, model, shape)]
     if usable:
         newest = max(usable, key=lambda c: max(r.identity.started_utc for r in c.usable))
-        return newest, str(results / newest.name)
+        return newest, str(results / newest.name), False
     for directory in references.classes(root):
         for campaign in reversed(references.load(directory).campaigns):
             if advice.measured_here(campaign, model, shape):
-                return campaign, f"reference {directory.name}, {campaign.name}"
+                return campaign, f"reference {directory.name}, {campaign.name}", True
     raise UserError(
         f"no records of {model} {shape}, neither in {results} nor among the references",
         next_step="run `artifact reproduce` with a profile that holds it",
@@ -199,10 +201,13 @@ def _is_real(campaign: Campaign) -> bool:
     return all(record.identity.engine != "fake" for record in campaign.usable)
 
 
-def _other_machine(campaign: Campaign) -> str:
-    """Whose records these are, when the processor is not this machine's; else empty."""
-    theirs = sorted({r.identity.cpu_model for r in campaign.usable})
+def _whose(campaign: Campaign) -> str:
+    """The machine that made these records, in words."""
+    models = sorted({r.identity.cpu_model for r in campaign.usable})
     cpus = sorted({r.identity.effective_cpus for r in campaign.usable})
-    if theirs in ([], [cpu_model()]):
-        return ""
-    return f"{', '.join(theirs)}, {', '.join(map(str, cpus))} CPUs"
+    return f"{', '.join(models)}, {', '.join(map(str, cpus))} CPUs"
+
+
+def _made_here(campaign: Campaign) -> bool:
+    """True when every record names this machine's processor."""
+    return {r.identity.cpu_model for r in campaign.usable} == {cpu_model()}

@@ -7,6 +7,7 @@ control of claim C6.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -40,7 +41,13 @@ def first_difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
     """The first line that differs, in words; empty when the two are equal."""
     for number, (left, right) in enumerate(zip(first, second, strict=False), start=1):
         if left != right:
-            return f"line {number} differs: {left.strip()[:60]!r} and {right.strip()[:60]!r}"
+            same = len(os.path.commonprefix([left, right]))
+            return f"line {number} differs: {_around(left, same)} and {_around(right, same)}"
     if len(first) != len(second):
         return f"{len(first)} lines against {len(second)}"
     return ""
+
+
+def _around(line: str, position: int) -> str:
+    """The part of a line at which it begins to differ."""
+    return repr(line[max(0, position - 30) : position + 30].strip())
