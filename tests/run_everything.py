@@ -58,7 +58,7 @@ def run_in_image(stack: str, marker: str) -> Part:
     from artifact.host import images
 
     part = Part(marker, f"image of {stack}")
-    tag = images.build_test_image(stack, log_directory=ROOT / "results" / "build")
+    (built,) = images.build([stack], target="test", log_directory=ROOT / "results" / "build")
     command = [
         *("docker", "run", "--rm", "--network", "none", "--user", "54321:54321"),
         *("--label", "gaps.test=1", "--read-only", "--shm-size", "1g"),
@@ -66,7 +66,7 @@ def run_in_image(stack: str, marker: str) -> Part:
         *("--env", "HOME=/tmp", "--env", "USER=artifact", "--env", "TMPDIR=/tmp"),
         *("--volume", f"{ROOT / 'tests'}:/checkout/tests:ro"),
         *("--volume", f"{ROOT / 'pyproject.toml'}:/checkout/pyproject.toml:ro"),
-        *("--workdir", "/checkout", tag, "-q", "-m", marker, *files_with(marker)),
+        *("--workdir", "/checkout", built.image.tag, "-q", "-m", marker, *files_with(marker)),
     ]
     return _finish(part, command)
 

@@ -1,0 +1,139 @@
+"""`make bench`: how fast the artifact itself is, as one table (what, measured, must reach).
+
+Each figure is measured now or read from the newest campaign; what cannot be measured here is shown
+as such, never as a number.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from artifact.host.store import Store
+from artifact.trial.clock import time_executions
+
+NO_OP_EXECUTIONS = 100_000
+HELP_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row. `measured` is None when it cannot be measured here; `note` says why or how."""
+
+    what: str
+    measured: float | None
+    unit: str
+    must_reach: float
+    note: str = ""
+
+
+def harness_overhead_us(executions: int = NO_OP_EXECUTIONS, repeats: int = 5) -> float:
+    """Microseconds that clock, synchronise and store add to one execution of a no-op callable.
+
+    The whole loop is timed from outside, so that storing and converting the times is in it; the
+    median of `repeats` loops is taken, since two equal loops differ by up to 20 % here.
+    """
+
+    def execute() -> None:
+        return None
+
+    def synchronize(output: None) -> None:
+        return None
+
+    costs = []
+    for _ in range(repeats):
+        start_ns = time.perf_counter_ns()
+        time_executions(execute, synchronize, executions)
+        costs.append((time.perf_counter_ns() - start_ns) / 1e3 / executions)
+    return median(costs)
+
+
+def help_s() -> float:
+    """Median seconds of `artifact --help` as a whole process."""
+    command = [sys.executable, "-m", "artifact", "--help"]
+    return _median_wall_s(
+        lambda: subprocess.run(command, check=True, capture_output=True), HELP_RUNS
+    )
+
+
+def _median_wall_s(work: Callable[[], object], runs: int) -> float:
+    durations = []
+    for _ in range(runs):
+        start_s = time.perf_counter()
+        work()
+        durations.append(time.perf_counter() - start_s)
+    return median(durations)
+
+
+def campaign_minutes(directory: Path) -> float | None:
+    """Wall minutes of a complete campaign, its sessions added up; None when there is none."""
+    store = Store(directory)
+    if not (directory / "manifest.json").exists():
+        return None
+    sessions = store.manifest()["sessions"]
+    if not sessions or sessions[-1]["end"] != "complete":
+        return None
+    return sum(_session_minutes(s) for s in sessions if "ended_utc" in s)
+
+
+def _session_minutes(session: dict[str, str]) -> float:
+    begin, end = (datetime.fromisoformat(session[k]) for k in ("started_utc", "ended_utc"))
+    return (end - begin).total_seconds() / 60
+
+
+def overheads_s(results: Path) -> list[float]:
+    """Orchestration overhead in seconds of every measured docker trial under `results`."""
+    found = []
+    for manifest in sorted(results.glob("*/manifest.json")):
+        records, _ = Store(manifest.parent).scan()
+        found += [
+            r.overhead_ms / 1e3
+            for r in records
+            if r.identity.engine == "docker"
+            and r.spec.role == "measured"
+            and r.overhead_ms is not None
+        ]
+    return found
+
+
+def lines(results: Path) -> list[Line]:
+    """The table's rows, in the order of the speed requirements."""
+    overheads = overheads_s(results)
+    return [
+        Line(
+            "orchestration overhead per trial, median",
+            median(overheads) if overheads else None,
+            "s",
+            1.0,
+            f"{len(overheads)} docker trials in {results}"
+            if overheads
+            else "no docker trial here yet: make smoke",
+        ),
+        Line("harness overhead per execution", harness_overhead_us(), "us", 5.0, "no-op callable"),
+        _campaign_line("cpu profile", results / "cpu", 100.0),
+        _campaign_line("smoke profile", results / "smoke", 10.0),
+        Line("artifact --help", help_s(), "s", 0.5, f"median of {HELP_RUNS} processes"),
+    ]
+
+
+def _campaign_line(what: str, directory: Path, must_reach: float) -> Line:
+    minutes = campaign_minutes(directory)
+    note = f"{directory}" if minutes is not None else f"no complete campaign in {directory}"
+    return Line(what, minutes, "min", must_reach, note)
+
+
+def render(rows: list[Line]) -> str:
+    """The table as plain text; a row that misses its mark says so."""
+    text = [f"{'what':42} {'measured':>12}  {'must reach':>12}  note"]
+    for row in rows:
+        measured = "not measured" if row.measured is None else f"{row.measured:.2f} {row.unit}"
+        missed = row.measured is not None and row.measured > row.must_reach
+        note = f"{row.note}{'  MISSED' if missed else ''}"
+        text.append(f"{row.what:42} {measured:>12}  <= {row.must_reach:g} {row.unit:6} {note}")
+    return "\n".join(text) + "\n"
