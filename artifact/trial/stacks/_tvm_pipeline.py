@@ -2,8 +2,7 @@
 
 The passes are those of TVM's documented pipeline, in the order that makes operators really fuse:
 without `AnnotateTIROpPattern`, FuseOps fuses nothing (PAPER: weaknesses), and without
-`DecomposeOpsForInference` a BatchNorm stays one opaque function that computes batch statistics'
-outputs as well (case N1).
+`DecomposeOpsForInference` a BatchNorm stays one function of several outputs that nothing joins.
 """
 
 from __future__ import annotations

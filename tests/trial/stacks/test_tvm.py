@@ -264,6 +264,19 @@ def test_unknown_operators_are_named(spec: MakeSpec, placement: Placement) -> No
         assert part in str(refused.value)
 
 
+def test_operators_left_after_legalisation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator without a TIR form is refused when compiling, not at the first execution."""
+    monkeypatch.setattr(pipeline, "STRUCTURAL", frozenset())
+    builder = tvm.relax.BlockBuilder()
+    x = tvm.relax.Var("x", tvm.relax.TensorType((2, 2), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(tvm.relax.op.nn.relu(x)))
+        builder.emit_func_output(out)
+    with pytest.raises(Unsupported, match=r"no TIR form of relax\.call_tir"):
+        pipeline.lower(builder.get(), pipeline.cpu_target("avx2"))
+
+
 @pytest.mark.parametrize("change", [{"binding": "runtime"}, {"precision": "tf32"}])
 def test_refuses_what_it_cannot_do(
     spec: MakeSpec, placement: Placement, change: dict[str, str]
