@@ -56,7 +56,7 @@ lint: setup-dev ## ruff, format, mypy
 	@cd "$(here)" && "$(host)/bin/ruff" check . && "$(host)/bin/ruff" format --check . && "$(host)/bin/mypy"
 
 bench: setup ## the speed table of the documents
-	@cd "$(here)" && $(artifact) bench --engine "$(ENGINE)"
+	@cd "$(here)" && $(artifact) bench
 
 lock: setup-dev ## regenerate every hash-locked requirements file
 	@cd "$(here)" && ./docker/lock.sh

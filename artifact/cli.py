@@ -106,6 +106,22 @@ def summary(
 
 
 @app.command()
+def bench(
+    results: Annotated[Path, typer.Option(help="Folder of all campaigns.")] = Path("results"),
+    folds: Annotated[bool, typer.Option(help="Also time the fold in the inductor image.")] = True,
+) -> None:
+    """The speed of the artifact itself, as one table (`make bench`)."""
+    from artifact.host import bench as table
+
+    typer.echo(table.render(table.lines(results)), nl=False)
+    if folds:
+        try:
+            table.fold_table(typer.echo)
+        except UserError as error:
+            typer.echo(f"fold: not measured ({error})")
+
+
+@app.command()
 def clean(engine: EngineOption = "auto") -> None:
     """Remove containers or processes that a killed campaign of ours left; results stay."""
     from artifact.host import campaign, machine

@@ -64,11 +64,16 @@ def run_in_image(stack: str, marker: str) -> Part:
         *("--label", "gaps.test=1", "--read-only", "--shm-size", "1g"),
         *("--tmpfs", "/tmp:exec,size=8g"),
         *("--env", "HOME=/tmp", "--env", "USER=artifact", "--env", "TMPDIR=/tmp"),
-        *("--volume", f"{ROOT / 'tests'}:/checkout/tests:ro"),
-        *("--volume", f"{ROOT / 'pyproject.toml'}:/checkout/pyproject.toml:ro"),
+        *_mounted("tests"),
+        *_mounted("pyproject.toml"),
         *("--workdir", "/checkout", built.image.tag, "-q", "-m", marker, *files_with(marker)),
     ]
     return _finish(part, command)
+
+
+def _mounted(name: str) -> tuple[str, str]:
+    """The checkout's `name`, read-only, at the same place below /checkout."""
+    return "--mount", f"type=bind,source={ROOT / name},target=/checkout/{name},readonly"
 
 
 def run_in_venv(stack: str, marker: str, why_no_docker: str) -> Part:

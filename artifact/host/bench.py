@@ -15,7 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
+from artifact.errors import UserError
+from artifact.host import images
+from artifact.host.locks import STACKS
+from artifact.host.reproduce import BUILDS
 from artifact.host.store import Store
+from artifact.strict_json import read
 from artifact.trial.clock import time_executions
 
 NO_OP_EXECUTIONS = 100_000
@@ -118,8 +123,37 @@ def lines(results: Path) -> list[Line]:
         Line("harness overhead per execution", harness_overhead_us(), "us", 5.0, "no-op callable"),
         _campaign_line("cpu profile", results / "cpu", 100.0),
         _campaign_line("smoke profile", results / "smoke", 10.0),
+        *_image_lines(results),
         Line("artifact --help", help_s(), "s", 0.5, f"median of {HELP_RUNS} processes"),
     ]
+
+
+def _image_lines(results: Path) -> list[Line]:
+    """Build time and sizes of the three images; sizes in GB (10^9 bytes)."""
+    seconds = read(results / "build" / BUILDS) if (results / "build" / BUILDS).exists() else {}
+    minutes = sum(seconds.values()) / 60 if set(STACKS) <= set(seconds) else None
+    note = "last builds; from nothing only where the build cache was empty"
+    rows = [Line("three images, built", minutes, "min", 10.0, note)]
+    try:
+        sizes, unique = images.sizes_bytes()
+    except UserError as error:
+        missing = Line("three images together", None, "GB", 9.5, str(error))
+        return [*rows, missing, Line("XLA image (CPU)", None, "GB", 1.9, str(error))]
+    return [
+        *rows,
+        Line("three images together", unique / 1e9, "GB", 9.5, "shared layers once"),
+        Line("XLA image (CPU)", sizes["xla"] / 1e9, "GB", 1.9),
+    ]
+
+
+def fold_table(say: Callable[[str], None]) -> None:
+    """The fold's own benchmark, inside the inductor image (no network); prints its table."""
+    tag = images.image_for("inductor").tag
+    command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", tag]
+    finished = subprocess.run(
+        [*command, "-m", "artifact.folds.bench"], capture_output=True, text=True, check=False
+    )
+    say(finished.stdout + finished.stderr)
 
 
 def _campaign_line(what: str, directory: Path, must_reach: float) -> Line:

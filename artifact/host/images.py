@@ -137,9 +137,8 @@ def image_for(
     Raises `ImageMissing` where there is none, or only one that an older Dockerfile made, and
     `ImageError` where no engine answers.
     """
-    from docker.errors import DockerException, ImageNotFound
-
     import docker
+    from docker.errors import DockerException, ImageNotFound
 
     wanted = recipe(stack, accelerator, root)
     try:
@@ -198,6 +197,18 @@ def build(
             log = log_directory / f"build-{stack}.log"
             durations[stack] = _run_build(cli, one, arguments, root, log, environment)
     return _report(cli, wanted, durations, say)
+
+
+def sizes_bytes(
+    stacks: Sequence[str] = STACKS, accelerator: str = "cpu", root: Path = CHECKOUT
+) -> tuple[dict[str, int], int]:
+    """Size of each stack's image, and of all together with shared layers once.
+
+    Raises `ImageMissing` where one has not been built.
+    """
+    images = [image_for(stack, accelerator, root=root) for stack in stacks]
+    total = unique_size_bytes(_history("docker", image.id) for image in images)
+    return {image.stack: image.size_bytes for image in images}, total
 
 
 def find_builder(docker_cli: str | None, environment: Mapping[str, str] = os.environ) -> str:

@@ -17,10 +17,12 @@ from artifact.host.lock import LOCK_PATH
 from artifact.host.progress import BarReporter, PlainReporter
 from artifact.host.store import Cell, Store
 from artifact.plan import Plan, make_plan
+from artifact.strict_json import read, write_atomic
 from artifact.tables.summary import render, summarise
 
 RESULTS = Path("results")
 SUMMARY = "summary.txt"
+BUILDS = "seconds.json"
 ALL_STACKS = ("inductor", "xla", "tvm")
 
 Say = Callable[[str], None]
@@ -87,7 +89,12 @@ def prepare_engine(choice: machine.Choice, stacks: Iterable[str], results: Path,
     if choice.engine == "docker":
         from artifact.host import images
 
-        images.build(list(stacks), accelerator, log_directory=results / "build", say=say)
+        folder = results / "build"
+        built = images.build(list(stacks), accelerator, log_directory=folder, say=say)
+        fresh = {one.image.stack: one.duration_s for one in built if one.duration_s is not None}
+        if fresh:  # read by `artifact bench`
+            before = read(folder / BUILDS) if (folder / BUILDS).exists() else {}
+            write_atomic(folder / BUILDS, before | fresh)
     elif choice.engine == "process":
         from artifact.host import venvs
 

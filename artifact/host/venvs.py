@@ -65,7 +65,7 @@ def interpreter_for(
     if not (directory / COMPLETE).is_file():
         raise EnvironmentMissing(
             f"no complete environment of {stack} in {directory}",
-            next_step=f"run `make build ENGINE=process` or set {variable} to an interpreter that has the stack",
+            next_step=f"run `make build ENGINE=process`, or set {variable} to an interpreter",
         )
     return directory / "bin" / "python3"
 
