@@ -26,6 +26,9 @@ from artifact.trial.parity import judge
 from artifact.trial.stacks import Placement, Unsupported
 from artifact.trial.stacks.tvm import Adapter
 
+# As in a trial: otherwise TVM's thread pool pins this process to one CPU for all tests to come.
+os.environ["TVM_BIND_THREADS"] = "0"
+
 torch = pytest.importorskip("torch")
 tvm = pytest.importorskip("tvm")
 
@@ -291,6 +294,14 @@ def test_environment(spec: MakeSpec, placement: Placement) -> None:
     assert cpu["TVM_CACHE_DIR"] == str(Adapter.cache_directories(placement)["TVM_CACHE_DIR"])
     cuda = Adapter.environment(spec(device="cuda"), placement)
     assert cuda["TVM_CUDA_NVCC_NO_FAST_MATH"] == "1" and cuda["TVM_CUDA_COMPILE_MODE"] == "nvcc"
+
+
+def test_process_keeps_its_cpus(spec: MakeSpec, placement: Placement) -> None:
+    """TVM left to itself pins the main thread, which then reports one effective CPU."""
+    assert Adapter.environment(spec(), placement)["TVM_BIND_THREADS"] == "0"
+    before = os.sched_getaffinity(0)
+    run_toy(spec(), placement, torch.nn.ReLU(), np.ones((64, 64), dtype=np.float32))
+    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
