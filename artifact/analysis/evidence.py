@@ -159,10 +159,7 @@ class Evidence:
 
     def processes(self, cell: Cell) -> list[ProcessValues]:
         """Process values of a cell; `StatsError` when a value is no time."""
-        return [
-            replace(from_record(t.record, noisy=bool(t.noisy)), round=t.round)
-            for t in self.trials(cell)
-        ]
+        return [_process_values(trial) for trial in self.trials(cell)]
 
     def values(self, cell: Cell, quantity: Quantity) -> list[float]:
         """One number per process of the cell."""
@@ -234,6 +231,13 @@ def _trial(campaign: Campaign, record: Record, offset: int) -> Trial:
         noisy=campaign.noisy.get(record.spec.record_id, ()),
         read_code=lambda: campaign.read_code(record),
     )
+
+
+def _process_values(trial: Trial) -> ProcessValues:
+    try:
+        return replace(from_record(trial.record, noisy=bool(trial.noisy)), round=trial.round)
+    except ValueError as error:
+        raise StatsError(f"{trial.record.spec.record_id}: {error}") from error
 
 
 def mixtures(campaign: Campaign) -> list[str]:

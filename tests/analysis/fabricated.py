@@ -5,6 +5,7 @@ In memory (`campaign`), as a copy that is changed (`changed`), or on disk (`writ
 
 from __future__ import annotations
 
+import gc
 import lzma
 import random
 from collections.abc import Callable, Mapping
@@ -155,7 +156,7 @@ def read_code(record: Record) -> Mapping[str, str]:
 @cache
 def campaign(seed: int = 1, profile: str = "cpu") -> Campaign:
     """A campaign in which every claim holds; another seed is another, independent campaign."""
-    return Campaign(
+    made = Campaign(
         name=f"fabricated-{seed}",
         profile=profile,
         records=records(seed, profile),
@@ -165,6 +166,9 @@ def campaign(seed: int = 1, profile: str = "cpu") -> Campaign:
         calibration_ms=CALIBRATION_MS,
         read_code=read_code,
     )
+    # statsmodels collects garbage at every Holm; what the session keeps need not be looked through.
+    gc.freeze()
+    return made
 
 
 def changed(original: Campaign, alter: Callable[[Record], Record | None], *cells: Cell) -> Campaign:

@@ -172,7 +172,10 @@ CONTRADICTIONS = {
     "C3": (scaled(1.6), (*R50, "inductor-fold")),
     "C4": (scaled(latency=1.15), FOLD),
     "C5": (_census(external=22), FOLD),
-    "C6": (lambda r: replace(r, facts={"audit": {"sites": 25, "legal": 1}}), (*BERT, "inductor-control")),
+    "C6": (
+        lambda r: replace(r, facts={"audit": {"sites": 25, "legal": 1}}),
+        (*BERT, "inductor-control"),
+    ),
     "C7": (scaled(30.0), (*BERT, "xla")),
     "C8": (_census(external=3), TVM),
 }
@@ -206,6 +209,17 @@ def test_what_the_reference_did_not_reproduce_either_is_in_band() -> None:
     assert line.line.verdict == "not reproduced here"
     assert verdict.exit_code == 0
     assert _judge(cheaper(fabricated.campaign(1)), chosen, strict=True).exit_code == 1
+
+
+def test_values_that_no_claim_can_use_are_named_not_a_crash(expected) -> None:
+    def without_phases(record):
+        return replace(record, phases=(), native=replace(record.native, phases=()))
+
+    verdict = _judge(changed(fabricated.campaign(1), without_phases, FOLD), expected)
+    (line,) = [j.line for j in verdict.lines if j.claim == "C2" and "resnet18" in j.line.item]
+    assert line.verdict == "inconclusive"
+    assert "r1.resnet18.1x3x224x224.inductor-fold.b1.a1" in line.reason
+    assert _named(FOLD, "compile_cost_ms") <= _failing(verdict)
 
 
 # --- tiers ------------------------------------------------------------------------------------
@@ -303,9 +317,7 @@ def test_unsupported_cells_count_only_when_strict(expected) -> None:
 )
 def test_mixed_versions_and_machines_are_refused_by_name(fields, word: str, expected) -> None:
     mixed = changed(fabricated.campaign(1), _identity(versions={"jax": "0.2"}), XLA)
-    mixed = changed(
-        mixed, lambda r: _identity(**fields)(r) if r.spec.round == 1 else r, XLA
-    )
+    mixed = changed(mixed, lambda r: _identity(**fields)(r) if r.spec.round == 1 else r, XLA)
     verdict = _judge(mixed, expected)
     assert verdict.exit_code == 1 and "C1 pooling" in _failing(verdict)
     others = [j.line for j in verdict.lines if j.claim != "C1"]
@@ -348,9 +360,7 @@ def test_verdicts_with_and_without_noisy_trials(expected) -> None:
         return scaled(1.5)(record) if record.spec.round in bad else record
 
     campaign = changed(fabricated.campaign(1), disturbed, FOLD)
-    noisy = {
-        r.spec.record_id: ("steal 9.0%",) for r in campaign.records if r.spec.round in bad
-    }
+    noisy = {r.spec.record_id: ("steal 9.0%",) for r in campaign.records if r.spec.round in bad}
     verdict = _judge(replace(campaign, noisy=noisy), expected)
     (line,) = [j for j in verdict.lines if j.claim == "C2" and "resnet18" in j.line.item]
     assert (line.line.verdict, line.quiet) == ("inconclusive", "reproduced")

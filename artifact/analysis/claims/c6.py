@@ -98,11 +98,17 @@ def _code_line(evidence: Evidence, block: tuple[str, str], base: Cell, control: 
     faults = [
         f"round {number}: {difference}"
         for number, first, second in pairs
-        if (difference := first_difference(normalised(first), normalised(second)))
+        if (difference := _difference(first, second))
     ]
     size = sum(len(text) for text in pairs[0][1].values())
     measured = f"{len(pairs) - len(faults)} of {len(pairs)} equal ({size} characters)"
     return integrity(item, faults, measured=measured, band=band)
+
+
+def _difference(first: Mapping[str, str], second: Mapping[str, str]) -> str:
+    if first == second:
+        return ""
+    return first_difference(normalised(first), normalised(second))
 
 
 def _code_pairs(

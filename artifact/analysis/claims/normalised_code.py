@@ -7,7 +7,6 @@ control of claim C6.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 
@@ -41,11 +40,16 @@ def first_difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
     """The first line that differs, in words; empty when the two are equal."""
     for number, (left, right) in enumerate(zip(first, second, strict=False), start=1):
         if left != right:
-            same = len(os.path.commonprefix([left, right]))
+            same = _equal_until(left, right)
             return f"line {number} differs: {_around(left, same)} and {_around(right, same)}"
     if len(first) != len(second):
         return f"{len(first)} lines against {len(second)}"
     return ""
+
+
+def _equal_until(left: str, right: str) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
 def _around(line: str, position: int) -> str:

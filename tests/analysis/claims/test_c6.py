@@ -126,7 +126,9 @@ def test_only_what_is_not_run_is_taken_out() -> None:
 )
 def test_what_two_compilations_may_differ_in(old: str, new: str, equal: bool) -> None:
     assert old in BASE
-    difference = first_difference(normalised({"a": BASE}), normalised({"a": BASE.replace(old, new)}))
+    difference = first_difference(
+        normalised({"a": BASE}), normalised({"a": BASE.replace(old, new)})
+    )
     assert (difference == "") is equal
 
 

@@ -9,12 +9,12 @@ from artifact.analysis import claims
 from artifact.analysis.claims.line import FINDING, INTEGRITY, Line
 from artifact.analysis.evidence import evidence_of
 
-TOY = '''
+TOY = """
 from artifact.analysis.claims.line import FINDING, REPRODUCED, Line
 KIND, TITLE, NEEDS = FINDING, "a toy", "nothing"
 def evaluate(evidence):
     return [Line("toy", FINDING, REPRODUCED, str(len(evidence.cells)), "any")]
-'''
+"""
 
 
 def test_the_claims_of_the_paper_in_their_order() -> None:

@@ -1,0 +1,220 @@
+"""`check` and `recommend` on folders and files: what is written, said and returned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "analysis"))
+import fabricated
+from fabricated import R18, changed, scaled, write
+
+from artifact.analysis import reference
+from artifact.errors import UserError
+from artifact.host import judge
+from artifact.strict_json import loads
+
+CLASS = "cpu-x86_64-2cpu-avx2"
+
+
+def _small(seed: int = 1):
+    full = fabricated.campaign(seed)
+    part = {i: s for i, s in full.planned.items() if s.model == "resnet18"}
+    return changed(full, lambda r: r if r.spec.trial_id in part else None)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("results")
+    for seed, name in ((1, "a"), (2, "b")):
+        write(root / name, _small(seed))
+    return root
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def _check(said, *arguments, **more) -> int:
+    more.setdefault("root", Path("no-references"))
+    return judge.check(*arguments, say=said.append, **more)
+
+
+def test_a_campaign_is_judged_said_and_stored(results, said) -> None:
+    code = _check(said, "a", results=results, reference=results / "b")
+    text = (results / "a" / "verdict.md").read_text(encoding="ascii")
+    found = loads((results / "a" / "verdict.json").read_text(encoding="ascii"))
+    assert said == [text.rstrip("\n")]
+    assert found["exit_code"] == code == 1  # the plan holds cells that were not run
+    assert found["tier"]["name"] == "same"
+    assert "C1 trials" in text and "bert 1x64 xla: 0 of 5" in text
+
+
+def test_one_campaign_against_another_by_folder(results, said) -> None:
+    _check(said, measured_file=results / "a", reference=results / "b")
+    assert "reference: b; tier same" in said[0]
+
+
+def test_an_empty_folder_is_nothing_compared(tmp_path, said) -> None:
+    (tmp_path / "empty").mkdir()
+    assert _check(said, "empty", results=tmp_path) == 2
+    assert "0 of 8 compared" in said[0]
+
+
+def test_without_a_name_the_only_campaign_is_taken(tmp_path, results, said) -> None:
+    with pytest.raises(UserError, match="holds 2 campaigns; --name one of: a, b"):
+        _check(said, results=results)
+    with pytest.raises(UserError, match="holds 0 campaigns"):
+        _check(said, results=tmp_path)
+    (tmp_path / "only").symlink_to(results / "a")
+    _check(said, results=tmp_path)
+    assert said[0].startswith("# Verdict of only")
+
+
+def test_propose_writes_an_expected_file_that_the_campaign_passes(results, said) -> None:
+    _check(said, "a", results=results, reference=results / "b", propose=True)
+    proposed = results / "a" / "expected.proposed.json"
+    assert said[-1] == f"proposed expected file: {proposed}"
+    assert _check(said, expected_file=proposed, measured_file=results / "a") == 0
+    assert said[-1] == "21 of 21 compared: 21 pass"
+
+
+# --- bare files -------------------------------------------------------------------------------
+
+
+def _files(tmp_path: Path, expected: str, measured: str) -> dict[str, Path]:
+    (tmp_path / "e.json").write_text(expected, encoding="utf-8")
+    (tmp_path / "m.json").write_text(measured, encoding="utf-8")
+    return {"expected_file": tmp_path / "e.json", "measured_file": tmp_path / "m.json"}
+
+
+BAND = '{"a": {"value": 10, "rel_tol": 0.1}, "b": {"value": 1, "abs_tol": 0.5}}'
+
+
+@pytest.mark.parametrize(
+    ("measured", "code", "words"),
+    [
+        ('{"a": 10.9, "b": 1.5}', 0, ["2 of 2 compared: 2 pass"]),
+        ('{"a": 12, "b": 0.1}', 1, ["a: worse", "b: better"]),
+        ('{"a": NaN, "b": null}', 1, ["a: not-a-value", "NaN", "b: not-a-value", "null"]),
+        ('{"a": -10}', 1, ["a: not-a-value", "negative", "b: missing-measured"]),
+        ('{"a": 10, "b": 1, "c": 3}', 1, ["c: missing-expected"]),
+        ("{}", 1, ["0 of 2 compared"]),
+    ],
+)
+def test_two_bare_files(tmp_path, said, measured: str, code: int, words: list[str]) -> None:
+    assert _check(said, **_files(tmp_path, BAND, measured)) == code
+    assert all(word in "\n".join(said) for word in words)
+
+
+def test_no_metric_at_all_is_no_pass(tmp_path, said) -> None:
+    assert _check(said, **_files(tmp_path, "{}", "{}")) == 2
+    assert said == ["0 of 0 compared"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "measured", "word"),
+    [
+        ('{"a": {"value": 1, "rel_tol": -1}}', '{"a": 1}', "a: rel_tol is negative"),
+        ('{"a": {"value": 1, "rel_tol": NaN}}', '{"a": 1}', "a: rel_tol is NaN"),
+        ("{", "{}", "is not valid JSON"),
+        ("[]", "{}", "no JSON object"),
+        (BAND, '{"a": 1, "a": 10, "b": 1}', "a key occurs twice"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, said, expected, measured, word) -> None:
+    with pytest.raises(UserError, match=word) as caught:
+        _check(said, **_files(tmp_path, expected, measured))
+    assert caught.value.exit_code == 2
+
+
+def test_bare_files_need_both(tmp_path, said) -> None:
+    with pytest.raises(UserError, match="--expected needs --measured"):
+        _check(said, expected_file=tmp_path / "e.json")
+    with pytest.raises(UserError, match="cannot read"):
+        _check(said, expected_file=tmp_path / "e.json", measured_file=tmp_path / "m.json")
+
+
+def test_propose_of_bare_files_keeps_tolerances(tmp_path, said) -> None:
+    assert _check(said, **_files(tmp_path, BAND, '{"a": 20, "b": 1}'), propose=True) == 1
+    proposed = loads((tmp_path / "m.proposed.json").read_text())
+    assert proposed["a"] == {"value": 20, "rel_tol": 0.1}
+    assert loads((tmp_path / "e.json").read_text())["a"]["value"] == 10
+
+
+# --- recommend --------------------------------------------------------------------------------
+
+
+def test_recommend_prefers_own_records_and_says_whose_they_are(results, monkeypatch) -> None:
+    monkeypatch.setattr(judge, "cpu_model", lambda: "a CPU")
+    text = judge.recommend(*R18, 100, "native", results=results)
+    assert "another machine" not in text and f"records: {results}" in text
+    monkeypatch.setattr(judge, "cpu_model", lambda: "this CPU")
+    text = judge.recommend(*R18, 100, "native", name="a", results=results)
+    assert "these are another machine's records (a CPU, 2 CPUs)" in text
+
+
+def test_recommend_without_own_records_uses_the_reference(results, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(judge, "cpu_model", lambda: "a CPU")
+    reference.ship(results / "a", CLASS, tmp_path)
+    text = judge.recommend(*R18, 100, results=tmp_path / "none", root=tmp_path)
+    assert f"records: reference {CLASS}, campaign-1" in text
+    assert "these are another machine's records (a CPU, 2 CPUs)" in text
+    with pytest.raises(UserError, match="no records of bert 1x64"):
+        judge.recommend("bert", "1x64", 100, results=tmp_path / "none", root=tmp_path)
+
+
+# --- locale and time zone (cases A2, A3), imports ---------------------------------------------
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from artifact.host import judge
+code = judge.check(measured_file=Path(sys.argv[1]), reference=Path(sys.argv[2]),
+                   root=Path("none"), strict=True)
+print(judge.recommend("resnet18", "1x3x224x224", 500, "native", name="a",
+                      results=Path(sys.argv[1]).parent))
+heavy = {"torch", "jax", "tvm", "docker", "pandas", "matplotlib"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else code)
+"""
+
+
+def _run(results: Path, **environment: str) -> tuple[int, bytes, bytes, bytes]:
+    root = Path(__file__).resolve().parents[2]
+    base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(results / "a"), str(results / "b")],
+        env=base | environment,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    files = [(results / "a" / name).read_bytes() for name in ("verdict.md", "verdict.json")]
+    assert b"Error" not in ended.stderr, ended.stderr.decode()
+    return ended.returncode, ended.stdout, *files
+
+
+def test_the_same_bytes_in_every_locale_and_time_zone(results) -> None:
+    plain = _run(results, LC_ALL="C.UTF-8", TZ="UTC")
+    assert plain[0] == 1
+    ascii_only = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": "ascii",
+    }
+    assert _run(results, TZ="Asia/Kolkata", **ascii_only) == plain
+    assert _run(results, LC_ALL="de_DE.UTF-8", TZ="America/St_Johns") == plain
+
+
+def test_a_doubled_latency_of_a_folder_fails_by_name(tmp_path, results, said) -> None:
+    write(tmp_path / "slow", changed(_small(), scaled(latency=2.0), (*R18, "xla")))
+    assert _check(said, "slow", results=tmp_path, reference=results / "b") == 1
+    found = json.loads((tmp_path / "slow" / "verdict.json").read_text())
+    assert any("xla/latency_ms: worse" in failure for failure in found["failures"])
