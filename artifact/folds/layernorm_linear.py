@@ -9,7 +9,6 @@ another path for other arguments is not covered.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -182,12 +181,11 @@ def _audit_program(
         path = module_path(node)
         return first_names.get(id(modules.get(path)), path)
 
-    counts = Counter(owner(node) for node in calls if module_type(node) == _LAYER_NORM_TYPE)
     sites: dict[str, Site] = {}
     for node in calls:
         if module_type(node) == _LAYER_NORM_TYPE:
             name = owner(node)
-            sites[name] = _merged(sites.get(name), _site(node, name, counts[name], flow, modules))
+            sites[name] = _merged(sites.get(name), _site(node, name, flow, modules))
         else:
             sites[node.name] = _foreign_site(node, flow)
     in_order = [_found_or_unmatched(name, module, sites) for name, module in modules.items()]
@@ -219,12 +217,10 @@ def _foreign_site(node: fx.Node, flow: ExportedFlow) -> Site:
     return Site(node.name, "unmatched", "functional layer_norm, not an nn.LayerNorm", consumers)
 
 
-def _site(
-    node: fx.Node, name: str, calls: int, flow: ExportedFlow, modules: dict[str, nn.Module]
-) -> Site:
+def _site(node: fx.Node, name: str, flow: ExportedFlow, modules: dict[str, nn.Module]) -> Site:
     uses = flow.uses(node)
     consumers = [use.label for use in uses]
-    if reason := _norm_reason(node, calls, flow, modules.get(name)):
+    if reason := _norm_reason(node, flow, modules.get(name)):
         return Site(name, "illegal", reason, consumers)
     uses = [_with_bias_rule(use, has_beta=_argument(node, 3) is not None) for use in uses]
     uses = [_with_module_rule(use, modules) for use in uses]
@@ -238,16 +234,12 @@ def _site(
     return Site(name, "legal", "", consumers, linears)
 
 
-def _norm_reason(
-    node: fx.Node, calls: int, flow: ExportedFlow, module: nn.Module | None
-) -> str | None:
+def _norm_reason(node: fx.Node, flow: ExportedFlow, module: nn.Module | None) -> str | None:
     if _argument(node, 2) is None and _argument(node, 3) is None:
         return "no affine, nothing to fold"
     shape = tuple(node.args[1])
     if len(shape) != 1:
         return f"normalized shape {shape} is wider than the last axis: no single W' exists"
-    if calls > 1:
-        return f"the LayerNorm is shared: called {calls} times"
     for parameter in (_argument(node, 2), _argument(node, 3)):
         if parameter is not None and (reason := flow.sharing_reason(parameter, "the LayerNorm")):
             return reason

@@ -360,6 +360,13 @@ def test_unmatched_forms_say_unmatched() -> None:
     assert "moves the normalised axis" in site_of(moved, X).reason
 
 
+def test_a_view_that_joins_or_splits_the_normalised_axis_is_unmatched() -> None:
+    model = net(lambda net, x: net.fc(net.ln(x).reshape(2, 5 * D)), fc=nn.Linear(5 * D, 3))
+    assert_not_folded(model, "unmatched", "moves the normalised axis (reshape)", X)
+    model = net(lambda net, x: net.fc(net.ln(x).view(2, 5, 2, 2)), fc=nn.Linear(2, 3))
+    assert_not_folded(model, "unmatched", "moves the normalised axis (view)", X)
+
+
 def test_functional_norm_subclass_and_unused_norm_are_listed_as_unmatched() -> None:
     class Shifted(nn.LayerNorm):
         def forward(self, input: Any) -> Any:
