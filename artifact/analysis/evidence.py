@@ -19,7 +19,7 @@ from artifact.analysis.estimates import ProcessValues, from_record
 from artifact.analysis.stats import PairedRatio, StatsError, pair_by_round, paired_ratio
 from artifact.errors import UserError
 from artifact.host import noise
-from artifact.host.store import PLAN, Store
+from artifact.host.store import PLAN, Calibration, Store
 from artifact.plan import TrialSpec
 from artifact.records import Record, current
 from artifact.study import image_of
@@ -107,10 +107,25 @@ def read_campaign(directory: Path) -> Campaign:
         records=tuple(records),
         planned={spec.trial_id: spec for spec in plan.trials()} if plan else {},
         broken=tuple(_without(directory, item.reason) for item in broken),
-        noisy={r.spec.record_id: noise.reasons(r, calibrations) for r in records},
+        noisy=_noisy(records, calibrations),
         calibration_ms=noise.calibration_medians(calibrations),
         read_code=lambda record: _read_code(store, record),
     )
+
+
+def _noisy(
+    records: Sequence[Record], calibrations: Sequence[Calibration]
+) -> dict[str, tuple[str, ...]]:
+    """`noise.reasons` of every record; the calibrations' part once a block, not once a trial."""
+    blocks: dict[noise.BlockKey, tuple[str, ...]] = {}
+    found = {}
+    for record in records:
+        block = noise.block_key(record)
+        if block not in blocks:
+            silent = replace(record, status="failed", telemetry=None)
+            blocks[block] = noise.reasons(silent, calibrations)
+        found[record.spec.record_id] = (*noise.reasons(record, ()), *blocks[block])
+    return found
 
 
 def _without(directory: Path, text: str) -> str:

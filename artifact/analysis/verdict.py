@@ -184,8 +184,8 @@ def _one(
     key = (line.item, line.kind)
     without = None
     if quiet is not None:
-        # What the campaign is does not depend on which of its trials were noisy.
-        same = claim == CAMPAIGN_CLAIM
+        # What was run and compiled does not depend on how quiet the machine was.
+        same = claim == CAMPAIGN_CLAIM or line.kind == INTEGRITY
         without = line.verdict if same else _verdict_of(quiet.get(key))
     known = expected.get(key)
     ratio = None

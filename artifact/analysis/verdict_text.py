@@ -65,6 +65,7 @@ def _head(verdict: Verdict) -> str:
         + "".join(f"\n  - {reason}" for reason in verdict.tier.reasons),
         f"- findings {'count' if _counted(verdict) else 'are reported and do not count'}"
         + (" (strict)" if verdict.strict else ""),
+        f"- {_noisy_count(verdict)}",
     ]
     for name, comparison in (
         ("bands", verdict.comparison),
@@ -175,9 +176,19 @@ def _ratio_notes(lines: Sequence[Judged]) -> list[str]:
 
 
 def _noise(verdict: Verdict) -> list[str]:
-    noisy = verdict.campaign.noisy
-    ids = [r.spec.record_id for r in verdict.campaign.usable]
-    return [f"{name}: {', '.join(noisy[name])}" for name in ids if noisy.get(name)]
+    """Trials by what disturbed them; a calibration disturbs the whole block behind it."""
+    by_reason: dict[tuple[str, ...], list[str]] = {}
+    for record in verdict.campaign.usable:
+        reasons = verdict.campaign.noisy.get(record.spec.record_id)
+        if reasons:
+            by_reason.setdefault(reasons, []).append(record.spec.record_id)
+    return [f"{', '.join(reasons)}: {', '.join(ids)}" for reasons, ids in by_reason.items()]
+
+
+def _noisy_count(verdict: Verdict) -> str:
+    usable = verdict.campaign.usable
+    noisy = sum(bool(verdict.campaign.noisy.get(r.spec.record_id)) for r in usable)
+    return f"{noisy} of {len(usable)} usable trials were noisy"
 
 
 def _unsupported(verdict: Verdict) -> list[str]:

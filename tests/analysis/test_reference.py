@@ -241,3 +241,22 @@ def test_a_doubled_latency_leaves_the_shipped_bands(shipped) -> None:
     verdict = judge(changed(_small(3), scaled(latency=2.0), XLA), loaded)
     worse = [f for f in verdict.failures if "latency_ms: worse" in f]
     assert [f.split(":")[0] for f in worse] == ["resnet18/1x3x224x224/xla/latency_ms"]
+
+
+def test_noise_of_the_block_and_of_the_trial_are_both_told(tmp_path) -> None:
+    """One calibration of ten is 30 % off, so its block is noisy; one trial was throttled."""
+
+    def throttled(record):
+        if record.spec.round == 1:
+            return record
+        return replace(record, telemetry=replace(record.telemetry, throttled_ms=12.0))
+
+    folder = write(tmp_path / "c", changed(fabricated.campaign(), throttled, XLA))
+    path = folder / "calibrations" / "r1.resnet18.1x3x224x224.b1.s1.json"
+    path.write_text(path.read_text().replace("2000.0", "2600.0"))
+    noisy = {key: reasons for key, reasons in read_campaign(folder).noisy.items() if reasons}
+    assert len(noisy) == 5 + 4
+    assert noisy["r1.resnet18.1x3x224x224.tvm.b1.a1"] == (
+        "calibration compile_ms +30% off the campaign's median",
+    )
+    assert noisy["r2.resnet18.1x3x224x224.xla.b1.a1"] == ("throttled for 12 ms",)
