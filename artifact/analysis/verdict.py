@@ -23,19 +23,25 @@ from artifact.analysis.claims.line import (
     NOT_REPRODUCED,
     Line,
 )
+from artifact.analysis.claims.ratios import fixed_cost_ms, latency_ms
 from artifact.analysis.cost import CostError
 from artifact.analysis.evidence import (
     Campaign,
     Evidence,
+    Quantity,
     evidence_of,
     facts_of,
     mixtures,
 )
 from artifact.analysis.reference import Reference
-from artifact.analysis.stats import StatsError
+from artifact.analysis.stats import PairedRatio, StatsError
 
 #: The claim whose subject is the campaign itself, so that it is told of every trial.
 CAMPAIGN_CLAIM = "C1"
+
+#: Tier `similar` compares every configuration with this one, in these terms.
+BASELINE = "inductor"
+RATIO_TERMS: dict[str, Quantity] = {"T_C": fixed_cost_ms, "T_X": latency_ms}
 
 NO_REFERENCE = Tier("other", ("there is no reference to compare with",))
 
@@ -45,14 +51,13 @@ class Judged:
     """One line of a claim with its counterparts.
 
     `quiet` is the verdict without noisy trials (None: no trial was noisy). `reference` is the same
-    line of the reference; `ratio` the comparison of paired ratios, in tier `similar` only.
+    line of the reference, None where it has none.
     """
 
     claim: str
     line: Line
     quiet: str | None
     reference: Line | None
-    ratio: RatioResult | None
 
     @property
     def name(self) -> str:
@@ -61,11 +66,22 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class RatioCheck:
+    """A paired ratio of two configurations against the reference's (tier `similar`)."""
+
+    name: str
+    reference: PairedRatio
+    measured: PairedRatio | None
+    result: RatioResult
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Everything that `artifact check` says of one campaign.
 
     `comparison` are the bands (tier `same` only), `quiet_comparison` the same without noisy
-    trials. `failures` decide the exit code; `reported` are findings that do not count here.
+    trials; `ratios` the paired ratios (tier `similar` only). `failures` decide the exit code;
+    `reported` are findings that do not count here.
     """
 
     campaign: Campaign
@@ -76,6 +92,7 @@ class Verdict:
     lines: tuple[Judged, ...]
     comparison: Comparison | None
     quiet_comparison: Comparison | None
+    ratios: tuple[RatioCheck, ...]
     failures: tuple[str, ...]
     reported: tuple[str, ...]
 
@@ -111,7 +128,13 @@ def judge(campaign: Campaign, chosen: Reference | None, *, strict: bool = False)
         comparison = _compare(campaign, chosen, evidence_of(campaign))
         if _noisy(campaign):
             quiet = _compare(campaign, chosen, evidence_of(campaign, quiet=True))
-    failures, reported = _failures(lines, comparison, tier, strict, campaign)
+    ratios: tuple[RatioCheck, ...] = ()
+    if chosen is not None and tier.name == "similar" and not mixed:
+        ratios = ratio_checks(evidence_of(campaign), chosen.evidence)
+    failures = [_said(j) for j in lines if j.line.verdict == FAILS]
+    findings = _findings(lines, comparison, ratios, tier, strict)
+    findings += [f"{' '.join(cell)}: unsupported" for cell in campaign.unsupported if strict]
+    counted = strict or tier.name == "same"
     return Verdict(
         campaign=campaign,
         reference_name=chosen.name if chosen else "",
@@ -121,8 +144,9 @@ def judge(campaign: Campaign, chosen: Reference | None, *, strict: bool = False)
         lines=lines,
         comparison=comparison,
         quiet_comparison=quiet,
-        failures=failures,
-        reported=reported,
+        ratios=ratios,
+        failures=(*failures, *findings) if counted else tuple(failures),
+        reported=() if counted else tuple(findings),
     )
 
 
@@ -145,12 +169,12 @@ def _judged(
     judged = []
     for claim in loaded:
         if mixed and claim.id != CAMPAIGN_CLAIM:
-            judged.append(Judged(claim.id, _refused(claim, mixed), None, None, None))
+            judged.append(Judged(claim.id, _refused(claim, mixed), None, None))
             continue
         quiet_lines = _by_item(_lines(claim, quiet)) if quiet else None
         reference_lines = _by_item(_lines(claim, expected)) if expected else {}
         for line in _lines(claim, everything):
-            judged.append(_one(claim.id, line, quiet_lines, reference_lines, tier))
+            judged.append(_one(claim.id, line, quiet_lines, reference_lines))
     return tuple(judged)
 
 
@@ -179,7 +203,6 @@ def _one(
     line: Line,
     quiet: Mapping[tuple[str, str], Line] | None,
     expected: Mapping[tuple[str, str], Line],
-    tier: Tier,
 ) -> Judged:
     key = (line.item, line.kind)
     without = None
@@ -187,11 +210,7 @@ def _one(
         # What was run and compiled does not depend on how quiet the machine was.
         same = claim == CAMPAIGN_CLAIM or line.kind == INTEGRITY
         without = line.verdict if same else _verdict_of(quiet.get(key))
-    known = expected.get(key)
-    ratio = None
-    if tier.name == "similar" and known and known.ratio and line.ratio:
-        ratio = bands.compare_ratio(known.ratio, line.ratio)
-    return Judged(claim, line, without, known, ratio)
+    return Judged(claim, line, without, expected.get(key))
 
 
 def _verdict_of(line: Line | None) -> str:
@@ -215,25 +234,48 @@ def _compare(campaign: Campaign, chosen: Reference, evidence: Evidence) -> Compa
     return bands.compare(expected, measured)
 
 
-def _failures(
+def ratio_checks(measured: Evidence, expected: Evidence) -> tuple[RatioCheck, ...]:
+    """Every configuration over `BASELINE` in T_C and T_X, where the reference has that ratio."""
+    checks = []
+    for cell in sorted(measured.cells):
+        baseline = (*cell[:2], BASELINE)
+        if cell == baseline or baseline not in measured.cells:
+            continue
+        compiled = measured.first(cell).spec.stack not in reference.UNCOMPILED
+        for term, quantity in RATIO_TERMS.items():
+            if term == "T_C" and not compiled:
+                continue
+            known = expected.ratio(cell, baseline, quantity)
+            if not isinstance(known, str):
+                name = f"{' '.join(cell)} / {BASELINE} {term}"
+                found = measured.ratio(cell, baseline, quantity)
+                checks.append(_ratio_check(name, known, found))
+    return tuple(checks)
+
+
+def _ratio_check(name: str, known: PairedRatio, found: PairedRatio | str) -> RatioCheck:
+    if isinstance(found, str):
+        return RatioCheck(name, known, None, RatioResult("unknown", "factor", found))
+    return RatioCheck(name, known, found, bands.compare_ratio(known, found))
+
+
+def _findings(
     lines: tuple[Judged, ...],
     comparison: Comparison | None,
+    ratios: tuple[RatioCheck, ...],
     tier: Tier,
     strict: bool,
-    campaign: Campaign,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What decides the exit code, and what is only reported."""
-    failures = [_said(j) for j in lines if j.line.verdict == FAILS]
-    findings = [_said(j) for j in lines if _contradicted(j, tier, strict)]
-    findings += [_said_of_ratio(j.name, j.ratio) for j in lines if j.ratio and not _agrees(j.ratio)]
+) -> list[str]:
+    """Every finding, band and ratio that is out of band, in words."""
+    found = [_said(j) for j in lines if _contradicted(j, tier, strict)]
+    found += [
+        f"ratio {r.name}: {r.result.verdict}: {r.result.reason}"
+        for r in ratios
+        if r.result.verdict != "pass"
+    ]
     if comparison is not None:
-        findings += [f"{r.metric}: {r.verdict}: {r.reason}" for r in comparison.failures]
-        if comparison.compared == 0:
-            findings.append(f"bands: {comparison.summary}")
-    findings += [f"{' '.join(cell)}: unsupported" for cell in campaign.unsupported if strict]
-    if strict or tier.name == "same":
-        return (*failures, *findings), ()
-    return tuple(failures), tuple(findings)
+        found += [f"{r.metric}: {r.verdict}: {r.reason}" for r in comparison.failures]
+    return found
 
 
 def _contradicted(judged: Judged, tier: Tier, strict: bool) -> bool:
@@ -247,14 +289,6 @@ def _contradicted(judged: Judged, tier: Tier, strict: bool) -> bool:
     if tier.name == "same" and _verdict_of(judged.reference) == NOT_REPRODUCED:
         return False
     return line.verdict == NOT_REPRODUCED
-
-
-def _agrees(ratio: RatioResult) -> bool:
-    return ratio.verdict == "pass"
-
-
-def _said_of_ratio(name: str, ratio: RatioResult) -> str:
-    return f"{name}: ratio against the reference: {ratio.verdict}: {ratio.reason}"
 
 
 def _said(judged: Judged) -> str:

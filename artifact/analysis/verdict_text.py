@@ -11,7 +11,8 @@ from typing import Any
 
 from artifact.analysis.bands import Comparison, MetricResult
 from artifact.analysis.claims.line import Line
-from artifact.analysis.verdict import Judged, Verdict
+from artifact.analysis.stats import PairedRatio
+from artifact.analysis.verdict import Judged, RatioCheck, Verdict
 
 SCHEMA_VERSION = 1
 
@@ -45,7 +46,6 @@ def markdown(verdict: Verdict) -> str:
         _listed("Failures", verdict.failures, "none"),
         _listed("Findings that do not count here", verdict.reported),
         _listed("Why", _reasons(verdict.lines)),
-        _listed("Ratios against the reference", _ratio_notes(verdict.lines)),
         _listed("Noisy trials", _noise(verdict)),
         _listed("Cells that their stack cannot run", _unsupported(verdict)),
     ]
@@ -89,6 +89,7 @@ def table(verdict: Verdict) -> str:
     """One Markdown table, padded so that it reads well as plain text too."""
     rows = [_row(judged, verdict.tier.name) for judged in verdict.lines]
     rows += _band_rows(verdict.comparison)
+    rows += [_ratio_row(check) for check in verdict.ratios]
     return padded([HEADINGS, *rows])
 
 
@@ -161,6 +162,31 @@ def _band_row(result: MetricResult) -> tuple[str, ...]:
     )
 
 
+def _ratio_row(check: RatioCheck) -> tuple[str, ...]:
+    expected, found = check.reference, check.measured
+    inside = check.result.verdict == "pass"
+    return (
+        "ratios",
+        "C",
+        check.name,
+        "-",
+        f"{expected.ratio:.3f} {_ends(expected)}",
+        f"{found.ratio:.3f} (n = {found.n})" if found else "-",
+        _ends(found) if found else "-",
+        f"{found.resolvable_ratio:.3f}" if found and found.resolvable_ratio else "-",
+        "the reference's side of 1" if check.result.rule == "sign" else "within a factor of 2",
+        "similar",
+        "in band" if inside else f"out of band ({check.result.verdict})",
+        "-",
+    )
+
+
+def _ends(ratio: PairedRatio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return "-"
+    return f"[{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
 def _listed(title: str, items: Sequence[str], otherwise: str = "") -> str:
     if not items:
         return f"## {title}\n\n{otherwise}" if otherwise else ""
@@ -169,10 +195,6 @@ def _listed(title: str, items: Sequence[str], otherwise: str = "") -> str:
 
 def _reasons(lines: Sequence[Judged]) -> list[str]:
     return [f"{j.name}: {j.line.verdict}: {j.line.reason}" for j in lines if j.line.reason]
-
-
-def _ratio_notes(lines: Sequence[Judged]) -> list[str]:
-    return [f"{j.name}: {j.ratio.verdict}: {j.ratio.reason}" for j in lines if j.ratio]
 
 
 def _noise(verdict: Verdict) -> list[str]:
@@ -211,6 +233,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "lines": [_plain_line(judged) for judged in verdict.lines],
         "bands": _plain_comparison(verdict.comparison),
         "bands_without_noisy": _plain_comparison(verdict.quiet_comparison),
+        "ratios": [dataclasses.asdict(check) for check in verdict.ratios],
         "failures": list(verdict.failures),
         "reported": list(verdict.reported),
         "noisy": _noise(verdict),
@@ -239,7 +262,6 @@ def _plain_line(judged: Judged) -> dict[str, Any]:
         }
         if judged.reference
         else None,
-        "ratio_against_reference": dataclasses.asdict(judged.ratio) if judged.ratio else None,
     }
 
 

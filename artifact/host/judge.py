@@ -46,12 +46,19 @@ def check(
     `propose` also writes the expected file that the measured values would give.
     """
     if expected_file is not None:
-        if measured_file is None:
+        if measured_file is None and not name:
             raise UserError("--expected needs --measured", next_step="name the measured JSON file")
-        return check_files(expected_file, measured_file, propose=propose, say=say)
-    campaign_folder = measured_file or chosen_folder(name, results)
+        measured = measured_file or results / name
+        return check_files(expected_file, measured, propose=propose, say=say)
+    if measured_file is not None:
+        campaign_folder = _found(measured_file, results)
+    else:
+        campaign_folder = chosen_folder(name, results)
     campaign = read_campaign(campaign_folder)
-    chosen = references.load(reference) if reference else references.nearest(campaign, root)
+    if reference is not None:
+        chosen: Reference | None = references.load(_found(reference, results))
+    else:
+        chosen = references.nearest(campaign, root)
     verdict = judge(campaign, chosen, strict=strict)
     text = markdown(verdict)
     with disk_errors(str(campaign_folder / VERDICT_MD)):
@@ -61,6 +68,11 @@ def check(
     if propose:
         _propose_campaign(campaign, chosen, campaign_folder / PROPOSED, say)
     return verdict.exit_code
+
+
+def _found(path: Path, results: Path) -> Path:
+    """The path itself, or the campaign of that name below `results`."""
+    return path if path.exists() or not (results / path).is_dir() else results / path
 
 
 def chosen_folder(name: str, results: Path) -> Path:

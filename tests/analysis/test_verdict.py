@@ -239,13 +239,21 @@ def test_another_lock_is_tier_other_and_has_no_bands(expected) -> None:
     assert "lock_hash is" in verdict.tier.reasons[0]
 
 
-def test_tier_similar_compares_ratios_and_reports(expected) -> None:
+def test_tier_similar_compares_every_paired_ratio_and_reports(expected) -> None:
+    """The fold's T_C changes its side of 1, XLA's T_X more than twice; times alone say nothing."""
     slower = replace(fabricated.campaign(1), calibration_ms={"compile_ms": 4000.0})
-    slower = changed(slower, scaled(1.6), FOLD)
-    verdict = _judge(slower, expected)
-    assert (verdict.tier.name, verdict.comparison, verdict.exit_code) == ("similar", None, 0)
-    assert any("ratio against the reference: fail" in item for item in verdict.reported)
-    assert _judge(slower, expected, strict=True).exit_code == 1
+    agreeing = _judge(changed(slower, scaled(3.0, 3.0)), expected)
+    assert (agreeing.tier.name, agreeing.comparison, agreeing.reported) == ("similar", None, ())
+    assert len(agreeing.ratios) == 2 * (4 + 4 + 4 + 3) - 4  # eager has no T_C to compare
+    verdict = _judge(changed(changed(slower, scaled(1.6), FOLD), scaled(1, 2.5), XLA), expected)
+    assert verdict.exit_code == 0
+    out = [item.split(":")[0] for item in verdict.reported if item.startswith("ratio ")]
+    assert out == [
+        "ratio resnet18 1x3x224x224 inductor-fold / inductor T_C",
+        "ratio resnet18 1x3x224x224 xla / inductor T_X",
+    ]
+    assert "out of band (fail)" in markdown(verdict)
+    assert verdict.ratios[0].result.verdict == "pass"
 
 
 def test_a_cpu_is_never_compared_with_a_gpu(expected) -> None:

@@ -62,6 +62,13 @@ def test_one_campaign_against_another_by_folder(results, said) -> None:
     assert "reference: b; tier same" in said[0]
 
 
+def test_both_campaigns_may_be_given_by_name(results, said) -> None:
+    _check(said, measured_file=Path("a"), reference=Path("b"), results=results)
+    assert said[0].startswith("# Verdict of a") and "reference: b; tier same" in said[0]
+    with pytest.raises(UserError, match="is no reference"):
+        _check(said, "a", results=results, reference=Path("c"))
+
+
 def test_an_empty_folder_is_nothing_compared(tmp_path, said) -> None:
     (tmp_path / "empty").mkdir()
     assert _check(said, "empty", results=tmp_path) == 2

@@ -72,32 +72,30 @@ def _lines(evidence: Evidence, names: Iterable[str]) -> dict[str, cost.Line]:
 def _envelope_line(evidence: Evidence) -> Line:
     segments = envelope(_lines(evidence, FOUR))
     words = ", ".join(f"{s.name} from n = {s.from_n:.0f}" for s in segments)
-    names = [segment.name for segment in segments]
-    first = evidence.ratio((*CELL, FIRST), (*CELL, LAST), fixed_cost_ms)
-    last = evidence.ratio((*CELL, LAST), (*CELL, FIRST), latency_ms)
-    verdict, reason = _judge_envelope(names, first, last)
+    verdict, reason = _judge_envelope(evidence, [segment.name for segment in segments])
     shown = f"{FIRST} to n = {PUBLISHED_N}, then {LAST}"
     return Line(f"{' '.join(CELL)} envelope", FINDING, verdict, words, ENVELOPE_BAND, reason, shown)
 
 
-def _judge_envelope(
-    names: list[str], first: PairedRatio | str, last: PairedRatio | str
-) -> tuple[str, str]:
-    """`first` is r(T_C xla / fold), `last` r(T_X fold / xla): both below 1 in the paper's order."""
-    resolved = {"T_C": _side(first), "T_X": _side(last)}
+def _judge_envelope(evidence: Evidence, names: list[str]) -> tuple[str, str]:
+    """Each end of the envelope: the paper's configuration against the one that is there instead,
+    or against the other end where it is there itself. A ratio below 1 is the paper's order."""
     if len(names) == 1:
         return NOT_REPRODUCED, f"{names[0]} is cheapest for every n"
-    if set(resolved.values()) == {"above"}:
+    rivals = (names[0] if names[0] != FIRST else LAST, names[-1] if names[-1] != LAST else FIRST)
+    ends = (
+        _side(evidence.ratio((*CELL, FIRST), (*CELL, rivals[0]), fixed_cost_ms)),
+        _side(evidence.ratio((*CELL, LAST), (*CELL, rivals[1]), latency_ms)),
+    )
+    if ends == ("above", "above") and rivals == (LAST, FIRST):
         return NOT_REPRODUCED, "the reverse order, resolved"
-    open_terms = [name for name, side in resolved.items() if side == "unresolved"]
-    if (names[0], names[-1]) == (FIRST, LAST):
-        if not open_terms:
-            return REPRODUCED, ""
-        return (
-            INCONCLUSIVE,
-            f"the order of {FIRST} and {LAST} in {' and '.join(open_terms)} is open",
-        )
-    return NOT_REPRODUCED, f"{names[0]} is first and {names[-1]} last"
+    if "above" in ends:
+        return NOT_REPRODUCED, f"{names[0]} is first and {names[-1]} last"
+    if ends == ("below", "below") and (names[0], names[-1]) == (FIRST, LAST):
+        return REPRODUCED, ""
+    orders = zip(("T_C", "T_X"), (FIRST, LAST), rivals, ends, strict=True)
+    open_ends = [f"{a} and {b} in {term}" for term, a, b, end in orders if end != "below"]
+    return INCONCLUSIVE, f"the order is open: {'; '.join(open_ends) or 'means and ratios differ'}"
 
 
 def _side(ratio: PairedRatio | str) -> str:

@@ -23,7 +23,7 @@ def _with(*changes):
     [
         # xla slower to compile than all and faster to execute: the other way round.
         (
-            [((*R18, "xla"), scaled(50.0, 0.2))],
+            [((*R18, "xla"), scaled(50.0, 0.2)), ((*R18, "tvm"), scaled(20.0))],
             "not reproduced here",
             "the reverse order, resolved",
         ),
@@ -40,11 +40,19 @@ def test_the_envelope_contradicted(lines, changes, verdict: str, word: str) -> N
 def test_the_envelope_with_an_unresolved_end_is_open(lines) -> None:
     wide = lines("C7", _with(((*R18, "xla"), lambda r: scaled(latency=_wide(r))(r))))[ENVELOPE]
     assert wide.verdict == "inconclusive"
-    assert wide.reason == "the order of xla and inductor-fold in T_X is open"
+    assert wide.reason == "the order is open: inductor-fold and xla in T_X"
 
 
 def _wide(record) -> float:
     return (0.3, 0.3, 1.0, 1.0, 1.0)[record.spec.round - 1]
+
+
+def test_two_last_ones_that_cannot_be_told_apart_are_open(lines) -> None:
+    """Unfolded Inductor a hair faster by its mean is no contradiction of the paper's order."""
+    line = lines("C7", _with(((*R18, "inductor"), scaled(latency=0.985))))[ENVELOPE]
+    assert "inductor from n = " in line.measured
+    assert line.verdict == "inconclusive"
+    assert line.reason == "the order is open: inductor-fold and inductor in T_X"
 
 
 def test_without_one_of_the_four_there_is_no_envelope(lines) -> None:
