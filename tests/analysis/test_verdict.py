@@ -240,20 +240,30 @@ def test_another_lock_is_tier_other_and_has_no_bands(expected) -> None:
 
 
 def test_tier_similar_compares_every_paired_ratio_and_reports(expected) -> None:
-    """The fold's T_C changes its side of 1, XLA's T_X more than twice; times alone say nothing."""
+    """By sign: the fold's T_C and XLA's T_X change their side of 1. By the factor of 2: eager's
+    T_X, which the reference has within [0.9, 1.1] of Inductor's. Times alone say nothing."""
     slower = replace(fabricated.campaign(1), calibration_ms={"compile_ms": 4000.0})
     agreeing = _judge(changed(slower, scaled(3.0, 3.0)), expected)
     assert (agreeing.tier.name, agreeing.comparison, agreeing.reported) == ("similar", None, ())
     assert len(agreeing.ratios) == 2 * (4 + 4 + 4 + 3) - 4  # eager has no T_C to compare
-    verdict = _judge(changed(changed(slower, scaled(1.6), FOLD), scaled(1, 2.5), XLA), expected)
+    for alter, cell in (
+        (scaled(1.6), FOLD),
+        (scaled(latency=0.3), XLA),
+        (scaled(latency=2.5), (*R18, "eager")),
+    ):
+        slower = changed(slower, alter, cell)
+    verdict = _judge(slower, expected)
     assert verdict.exit_code == 0
     out = [item.split(":")[0] for item in verdict.reported if item.startswith("ratio ")]
     assert out == [
+        "ratio resnet18 1x3x224x224 eager / inductor T_X",
         "ratio resnet18 1x3x224x224 inductor-fold / inductor T_C",
         "ratio resnet18 1x3x224x224 xla / inductor T_X",
     ]
     assert "out of band (fail)" in markdown(verdict)
-    assert verdict.ratios[0].result.verdict == "pass"
+    rules = {check.name: check.result.rule for check in verdict.ratios}
+    assert rules["resnet18 1x3x224x224 eager / inductor T_X"] == "factor"
+    assert rules["resnet18 1x3x224x224 xla / inductor T_X"] == "sign"
 
 
 def test_a_cpu_is_never_compared_with_a_gpu(expected) -> None:
