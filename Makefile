@@ -21,9 +21,11 @@ run_options := --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" 
 
 figures := fig1 fig2 fig3 fig4 fig5 fig6 fig7
 tables := tab1 tab2 tab3 tab4 tab5 tab6 tab7
+draw_options := --from "$(FROM)" --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" \
+  $(if $(NAME),--name "$(NAME)")
 
 .PHONY: help setup setup-dev build reproduce smoke test test-fast lint bench lock doctor check \
-  crossover clean drill archive $(figures) $(tables)
+  crossover clean drill $(figures) $(tables)
 
 help: ## this text
 	@grep -hE '^[a-z].*## ' "$(here)/Makefile" | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +56,15 @@ test-fast: setup-dev ## host tests only: seconds, no Docker, no framework
 
 lint: setup-dev ## ruff, format, mypy
 	@cd "$(here)" && "$(host)/bin/ruff" check . && "$(host)/bin/ruff" format --check . && "$(host)/bin/mypy"
+
+$(figures): setup
+	@cd "$(here)" && $(artifact) figure $@ $(draw_options)
+
+$(tables): setup
+	@cd "$(here)" && $(artifact) table $@ $(draw_options)
+
+check: setup ## judge the claims on a campaign (NAME=...)
+	@cd "$(here)" && $(artifact) check $(if $(NAME),--name "$(NAME)")
 
 bench: setup ## the speed table of the documents
 	@cd "$(here)" && $(artifact) bench

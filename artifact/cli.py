@@ -88,7 +88,7 @@ def reproduce(
         results=results,
         selinux=selinux,
     )
-    raise typer.Exit(path.reproduce(wish, typer.echo))
+    raise typer.Exit(path.reproduce_and_check(wish, typer.echo))
 
 
 app.command("run", help="The same as reproduce.")(reproduce)
@@ -103,6 +103,87 @@ def summary(
     from artifact.host import reproduce as path
 
     typer.echo(path.summary_text(results / name), nl=False)
+
+
+FromOption = Annotated[str, typer.Option("--from", help="measured, reference or published.")]
+ResultsOption = Annotated[Path, typer.Option("--results", help="Folder of all campaigns.")]
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(help="fig1, fig2, ...")],
+    source: FromOption = "measured",
+    profile: ProfileOption = "auto",
+    engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    campaign: NameOption = "",
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Draw one figure; with --from measured, run what is missing for it first and judge it."""
+    from artifact.host import reproduce as path
+
+    wish = path.Wish(profile=profile, engine=engine, device=device, name=campaign, results=results)
+    raise typer.Exit(path.one_figure(name, source, wish, typer.echo))
+
+
+app.command("table", help="Write one table (tab1, ...), like `figure`.")(figure)
+
+
+@app.command()
+def check(
+    name: NameOption = "",
+    results: ResultsOption = Path("results"),
+    strict: Annotated[bool, typer.Option(help="Findings outside tier `same` count too.")] = False,
+    expected: Annotated[Path | None, typer.Option(help="A bare expected file.")] = None,
+    measured: Annotated[Path | None, typer.Option(help="A campaign, or a bare file.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="A campaign or machine class.")] = None,
+    propose: Annotated[bool, typer.Option(help="Write the expected file this would give.")] = False,
+) -> None:
+    """Judge every claim on a campaign: verdict.md, verdict.json, exit code 0, 1 or 2."""
+    from artifact.host import judge
+
+    raise typer.Exit(
+        judge.check(
+            name,
+            results=results,
+            strict=strict,
+            expected_file=expected,
+            measured_file=measured,
+            reference=reference,
+            propose=propose,
+            say=typer.echo,
+        )
+    )
+
+
+@app.command()
+def recommend(
+    model: Annotated[str, typer.Option(help="A model of the study.")],
+    shape: Annotated[str, typer.Option("--input", help="Like 1x3x224x224 or 8x128.")],
+    executions: Annotated[float, typer.Option(help="How often the compiled program will run.")],
+    boundary: Annotated[str, typer.Option(help="native, aligned or process.")] = "aligned",
+    name: NameOption = "",
+    results: ResultsOption = Path("results"),
+) -> None:
+    """The cheapest configuration for n executions, with its evidence and uncertainty."""
+    from artifact.host import judge
+
+    text = judge.recommend(model, shape, executions, boundary, name=name, results=results)
+    typer.echo(text)
+
+
+@app.command()
+def ship(
+    name: NameOption,
+    machine_class: Annotated[str, typer.Option(help="Default: derived from the records.")] = "",
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Copy a campaign into expected/reference/ (maintainers)."""
+    from artifact.analysis import evidence, reference
+
+    folder = results / name
+    chosen = machine_class or reference.machine_class(evidence.read_campaign(folder))
+    typer.echo(f"shipped: {reference.ship(folder, chosen)}")
 
 
 @app.command()

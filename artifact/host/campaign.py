@@ -107,8 +107,12 @@ def run_campaign(
     doctor: Mapping[str, Any] | None = None,
     calibrate: bool = True,
     lock_path: Path = LOCK_PATH,
+    only: frozenset[tuple[str, str]] | None = None,
 ) -> Summary:
     """Run what is missing of `plan` into `directory`.
+
+    `only` limits this session to whole blocks of the given (model, input) pairs; the plan on disk
+    stays the whole one, so that a later session can complete it.
 
     `ensure_bundles` gets the engine and returns the folder of the reference bundles; without it
     trials get none (fake engine). Raises `UserError` for what the person can mend (folder not
@@ -116,7 +120,7 @@ def run_campaign(
     """
     reporter = progress or PlainReporter()
     with campaign_lock(lock_path), _signals_raise():
-        session = _Session(plan, Store(directory), engine, study, reporter, calibrate)
+        session = _Session(plan, Store(directory), engine, study, reporter, calibrate, only)
         try:
             return session.run(resume, ensure_bundles, doctor)
         except KeyboardInterrupt:
@@ -168,8 +172,10 @@ class _Session:
         study: Study,
         reporter: Reporter,
         calibrate: bool,
+        only: frozenset[tuple[str, str]] | None,
     ) -> None:
         self.plan = plan
+        self.asked = [s for s in plan.trials() if only is None or (s.model, s.input) in only]
         self.store = store
         self.engine = engine
         self.protocol = study.protocol
@@ -191,8 +197,15 @@ class _Session:
     ) -> Summary:
         start_s = time.monotonic()
         self._open(resume, doctor)
-        blocks = remaining_blocks(self.plan, self.records, self.boot_id, self.protocol.attempts)
-        total = sum(1 for _ in self.plan.trials())
+        asked = {spec.block_id for spec in self.asked}
+        blocks = [
+            block
+            for block in remaining_blocks(
+                self.plan, self.records, self.boot_id, self.protocol.attempts
+            )
+            if block.block_id in asked
+        ]
+        total = len(self.asked)
         left = sum(len(block.trials) for block in blocks)
         summary = Summary(self.store.directory, total, total - left)
         self.index = total - left
@@ -266,7 +279,7 @@ class _Session:
 
     def _summarise(self, summary: Summary, left: int, start_s: float) -> Summary:
         summary.ran = left
-        for spec in self.plan.trials():
+        for spec in self.asked:
             statuses = {r.status for r in self._attempts(spec.trial_id)}
             if "unsupported" in statuses:
                 summary.unsupported.append(spec.trial_id)

@@ -15,7 +15,7 @@ from artifact.host.campaign import TOOLS_STACK, Summary, run_campaign
 from artifact.host.engines import Engine
 from artifact.host.lock import LOCK_PATH
 from artifact.host.progress import BarReporter, PlainReporter
-from artifact.host.store import Cell, Store
+from artifact.host.store import Store
 from artifact.plan import Plan, make_plan
 from artifact.strict_json import read, write_atomic
 from artifact.tables.summary import render, summarise
@@ -41,7 +41,7 @@ class Wish:
     precision: str = "fp32"
     seed: int | None = None
     results: Path = RESULTS
-    cells: tuple[Cell, ...] | None = None
+    only: frozenset[tuple[str, str]] | None = None
     selinux: str = ""
 
 
@@ -64,7 +64,6 @@ def resolve(wish: Wish) -> Prepared:
         study,
         choice.profile,
         seed=wish.seed,
-        cells=wish.cells,
         isa=wish.isa,
         precision=wish.precision,
         bundles=bundles.keys(study),
@@ -142,6 +141,19 @@ def reproduce(wish: Wish, say: Say = print) -> int:
     return 0 if done.complete else 1
 
 
+def reproduce_and_check(wish: Wish, say: Say = print) -> int:
+    """`reproduce`, then the verdict of every claim; the worse of the two exit codes."""
+    from artifact.host import judge
+
+    measured = reproduce(wish, say)
+    prepared = resolve(wish)
+    if prepared.choice.engine == "fake":
+        return measured  # nothing was measured, so nothing is judged
+    directory = prepared.directory
+    verdict = judge.check(measured_file=directory, results=wish.results, say=say)
+    return max(measured, verdict)
+
+
 def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summary:
     cpus = max(1, prepared.study.profile(prepared.plan.profile).cpus)
     reporter = BarReporter() if sys.stderr.isatty() else PlainReporter()
@@ -157,6 +169,7 @@ def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summar
         if fake
         else bundles.ensure(prepared.plan, wish.results / bundles.FOLDER, cpus=cpus, say=say),
         lock_path=wish.results / ".fake.lock" if fake else LOCK_PATH,
+        only=wish.only,
         doctor={"choice": dataclasses.asdict(prepared.choice)},
     )
 
@@ -171,6 +184,30 @@ def summary_text(directory: Path) -> str:
         text += f"not read: {item.reason}\n"
     (directory / SUMMARY).write_text(text, encoding="utf-8")
     return text
+
+
+def one_figure(name: str, source: str, wish: Wish, say: Say = print) -> int:
+    """`make figN`, `make tabN`: run what is missing for it, draw it, judge what it is drawn from.
+
+    Only for source `measured` anything runs: whole blocks, in the campaign folder of the profile,
+    so that `make reproduce RESUME=1` completes what this began.
+    """
+    from artifact.host import drawing, judge
+
+    draw = drawing.table if name.startswith("tab") else drawing.figure
+    drawing.load(name)  # an unknown name is said before anything is measured
+    if source != "measured":
+        return draw(name, source, results=wish.results, say=say)
+    prepared = resolve(wish)
+    missing = drawing.missing_cells(name, prepared.directory, prepared.study, prepared.plan.profile)
+    if missing:
+        blocks = frozenset((model, shape) for model, shape, _ in missing)
+        code = reproduce(dataclasses.replace(wish, only=blocks, resume=True), say)
+        if code:
+            return code
+    folder = prepared.directory
+    drawn = draw(name, source, results=wish.results, campaign=folder.name, say=say)
+    return max(drawn, judge.check(measured_file=folder, results=wish.results, say=say))
 
 
 def closing_line(done: Summary) -> str:
