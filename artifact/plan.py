@@ -221,7 +221,7 @@ class _SpecMaker:
             input=shape,
             configuration=configuration,
             stack=chosen.stack,
-            options=chosen.options,
+            options=chosen.options_for(described.family),
             binding=chosen.binding_for(described.family),
             device=profile.device,
             precision=self.precision,

@@ -57,7 +57,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Configuration:
-    """How a stack runs a model. `binding` is one word, or one word per model family."""
+    """How a stack runs a model.
+
+    `binding` is one word, or one word per model family; so is the value of every option.
+    """
 
     title: str
     stack: str
@@ -71,6 +74,16 @@ class Configuration:
         if binding not in ("frozen", "runtime"):
             raise SchemaError(f"binding: expected frozen or runtime, got {binding!r}")
         return str(binding)
+
+    def options_for(self, family: str) -> dict[str, Any]:
+        """The options of a model family; a value given per family must name this one."""
+        for name, value in self.options.items():
+            if isinstance(value, Mapping) and family not in value:
+                raise SchemaError(f"options.{name}: has no value for family {family!r}")
+        return {
+            name: value[family] if isinstance(value, Mapping) else value
+            for name, value in self.options.items()
+        }
 
 
 @dataclass(frozen=True)

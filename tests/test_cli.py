@@ -39,7 +39,7 @@ def is_one_line(process) -> bool:
     [
         (
             ("plan", "--profile", "gpu"),
-            "unknown profile 'gpu'; known: cpu, cpu-paper, paper, smoke",
+            "unknown profile 'gpu'; known: cpu, cpu-paper, folds, paper, smoke",
         ),
         (("reproduce", "--engine", "podman"), "unknown engine 'podman'"),
         (
@@ -113,7 +113,7 @@ def test_a_time_zone_changes_nothing(tmp_path):
 def test_plan_lists_every_trial():
     process = artifact("plan", "--profile", "cpu")
     assert process.returncode == 0
-    assert "95 measured trials in 20 blocks" in process.stdout
+    assert "100 measured trials in 20 blocks" in process.stdout
     assert process.stdout.count("priming  ") == 12
 
 

@@ -23,7 +23,7 @@ def test_same_seed_same_plan_other_seed_other_order(the_study):
 def test_cpu_profile_has_five_trials_of_each_cell(the_study):
     plan = make_plan(the_study, "cpu")
     cells = Counter((t.model, t.input, t.configuration) for t in plan.trials())
-    assert len(cells) == 5 + 5 + 5 + 4
+    assert len(cells) == 5 + 5 + 5 + 5
     assert set(cells.values()) == {5}
     assert all((t.warmups, t.executions) == (10, 50) for t in plan.trials())
 
@@ -35,6 +35,28 @@ def test_paper_profile_has_the_papers_cells(the_study):
     assert per_cell["inductor"] + per_cell["xla"] + per_cell["tvm"] == 51
     assert per_cell["inductor-fold"] == 10
     assert per_cell["inductor-control"] == 3
+
+
+def test_folds_profile_compares_every_fold_in_one_block(the_study):
+    plan = make_plan(the_study, "folds")
+    every = {"eager", "inductor", "inductor-fold"}
+    builtin = {"inductor-guard", "inductor-freeze", "inductor-bneval"}
+    for block in plan.blocks:
+        chosen = {t.configuration for t in block.trials}
+        assert chosen == (every if block.model == "gpt2" else every | builtin)
+    assert {b.model for b in plan.blocks} == {"resnet18", "resnet50", "gpt2"}
+    bindings = {t.binding for t in plan.trials() if t.configuration == "inductor-freeze"}
+    assert bindings == {"frozen"}
+
+
+def test_an_option_per_family_reaches_the_trial_as_one_word(the_study):
+    folds = {
+        t.family: t.options for t in make_plan(the_study, "folds").trials() if "fold" in t.options
+    }
+    assert folds["resnet"] == {"fold": "conv-batchnorm"}
+    assert folds["gpt2"] == {"fold": "layernorm-linear"}
+    with pytest.raises(SchemaError, match=r"options\.fold: has no value for family 'bert'"):
+        the_study.configurations["inductor-fold"].options_for("bert")
 
 
 def test_each_round_holds_each_block_once_and_never_k_in_a_row(the_study):

@@ -53,7 +53,7 @@ def test_a_missing_study_is_one_line(tmp_path: Path):
 def test_configuration_must_fit_the_model(tmp_path: Path):
     text = study.DEFAULT_PATH.read_text(encoding="utf-8")
     path = tmp_path / "study.toml"
-    broken = text.replace('"inductor", "xla", "tvm"] },\n]', '"inductor-fold"] },\n]')
+    broken = text.replace('"inductor", "xla", "tvm"] },\n]', '"inductor-control"] },\n]')
     assert broken != text
     path.write_text(broken, encoding="utf-8")
     with pytest.raises(UserError, match="does not apply to 'gpt2'"):

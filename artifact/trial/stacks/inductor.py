@@ -5,13 +5,18 @@ Native window (paper, protocol): T_first - T_X. Here the first compiled call is 
 without the former. On CUDA only the wrapper is made in `toolchain`; the rest stays where
 `torch.compile` does it, in the first call.
 
-Options: `fold = "conv-batchnorm"` (offline fold before capture, phase `fold`) and `copy = true` (an
-unchanged copy of the model, the BERT audit's control).
+Options:
+
+    fold    "conv-batchnorm" or "layernorm-linear": offline fold before capture, phase `fold`
+    route   the Conv-BatchNorm fold inside the compiler, within the first call: "guard" (the guarded
+            pass of `artifact.folds.guarded`), "freezing" and "bn-eval" (Inductor's own)
+    copy    true: an unchanged copy of the model, the BERT audit's control
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,10 +29,15 @@ from artifact.trial.stacks import ColdReading, GeneratedCode, Placement, _induct
 from artifact.trial.stacks._torch import TorchAdapter, ceiling_applies, isa_environment
 
 if TYPE_CHECKING:
+    from artifact.folds.guarded import GuardedBackend
     from artifact.trial.clock import Clock
 
-OPTIONS = ("fold", "copy")
-FOLDS = ("conv-batchnorm",)
+OPTIONS = ("fold", "route", "copy")
+FOLDS = {
+    "conv-batchnorm": "artifact.folds.conv_batchnorm",
+    "layernorm-linear": "artifact.folds.layernorm_linear",
+}
+ROUTES = ("guard", "freezing", "bn-eval")
 
 #: Every cache switch, by module and name, with the value that a cold trial must read back.
 CACHE_FLAGS: dict[tuple[str, str], bool] = {
@@ -87,6 +97,7 @@ class Adapter(TorchAdapter):
         _check_options(spec.options)
         self._toolchain = _inductor_toolchain.Toolchain()
         self._fold_facts: dict[str, Any] = {}
+        self._guard: GuardedBackend | None = None
 
     @staticmethod
     def environment(spec: TrialSpec, placement: Placement) -> dict[str, str]:
@@ -134,10 +145,22 @@ class Adapter(TorchAdapter):
         torch._inductor.config.autotune_local_cache = False
         if ceiling_applies(self._spec):
             _inductor_toolchain.keep_below_avx512()
-        if self._spec.options.get("fold"):
-            from artifact.folds import conv_batchnorm
+        if fold := self._spec.options.get("fold"):
+            self._folder: Any = importlib.import_module(FOLDS[fold])
+        self._set_route()
 
-            self._conv_batchnorm: Any = conv_batchnorm
+    def _set_route(self) -> None:
+        """Switch the chosen route on where only a module-wide setting does it."""
+        route = self._spec.options.get("route")
+        # `torch.compile(options={"freezing": True})` changes nothing: Dynamo must see the setting.
+        if route == "freezing":
+            self._torch._inductor.config.freezing = True
+        elif route == "bn-eval":
+            self._torch._inductor.config.efficient_conv_bn_eval_fx_passes = True
+        elif route == "guard":
+            from artifact.folds import guarded
+
+            self._guarded: Any = guarded
 
     def compile(self, clock: Clock) -> Callable[[], Any]:
         """Fold if asked, bind, do the one-time work; the compilation itself is the first call."""
@@ -148,7 +171,7 @@ class Adapter(TorchAdapter):
         self.bind(clock)
         with clock.phase("toolchain"):
             with self._toolchain.step("wrapper"):
-                compiled = self._torch.compile(self._model, **compile_arguments(self._spec))
+                compiled = self._compiled()
             if self._spec.device == "cpu":
                 _inductor_toolchain.prepare(self._toolchain)
         self._check_isa()
@@ -160,21 +183,43 @@ class Adapter(TorchAdapter):
             _is_missing_operator,
         )
 
+    def _compiled(self) -> Callable[..., Any]:
+        """`torch.compile`, or the same with the guarded pass; nothing is compiled yet."""
+        arguments = compile_arguments(self._spec)
+        if self._spec.options.get("route") != "guard":
+            compiled: Callable[..., Any] = self._torch.compile(self._model, **arguments)
+            return compiled
+        mode = arguments.pop("mode", None)
+        compiler = self._guarded.inductor_backend(mode, dynamic=arguments["dynamic"])
+        self._guard = self._guarded.GuardedBackend(compiler)
+        guarded: Callable[..., Any] = self._guarded.compile_guarded(
+            self._model, backend=self._guard, **arguments
+        )
+        return guarded
+
     def _fold(self, clock: Clock) -> None:
+        fold = self._spec.options["fold"]
+        # The LayerNorm fold traces with inputs; the model is still in host memory.
+        examples = tuple(tensor.cpu() for tensor in self._inputs)
         with clock.phase("fold"):
-            outcome = self._conv_batchnorm.fold(self._model)
+            if fold == "layernorm-linear":
+                outcome = self._folder.fold(self._model, *examples)
+            else:
+                outcome = self._folder.fold(self._model)
         if outcome.folded == 0:
             why = "".join(f": {r.name}, {r.reason}" for r in outcome.refused[:1])
             raise UserError(
-                f"the Conv-BatchNorm fold found nothing to fold in {self._spec.model}{why}",
+                f"the fold {fold} found nothing to fold in {self._spec.model}{why}",
                 next_step="drop the configuration inductor-fold for this model",
             )
         self._model = outcome.model
         self._fold_facts = {
+            "kind": fold,
             "folded": outcome.folded,
             "folded_names": list(outcome.folded_names),
             "refused": [{"name": r.name, "reason": r.reason} for r in outcome.refused],
             "fold_ms": outcome.fold_ms,
+            "phases_ms": dict(outcome.phases_ms),
         }
 
     def _check_isa(self) -> None:
@@ -225,6 +270,7 @@ class Adapter(TorchAdapter):
             "torch_compile": compile_arguments(self._spec),
             "copy": bool(self._spec.options.get("copy", False)),
             "fold": self._fold_facts,
+            "route": self._route_facts(),
             "audit": self._audit(),
             "inductor_isa": self._toolchain.isa,
             "inductor_probed_isas": list(self._toolchain.probed_isas),
@@ -239,6 +285,38 @@ class Adapter(TorchAdapter):
                 "after_toolchain": self._toolchain.headers_after,
                 "after_executions": len(_inductor_toolchain.precompiled_headers()),
             },
+        }
+
+    def _route_facts(self) -> dict[str, Any]:
+        """What the route inside the compiler did; `UserError` when it did nothing.
+
+        `guards` says in words what makes the route see a change of a folded tensor.
+        """
+        route = self._spec.options.get("route")
+        if route is None:
+            return {}
+        found = self._guard_facts() if route == "guard" else _builtin_route_facts(route)
+        if not found["folded"]:
+            raise UserError(
+                f"the route {route} folded nothing in {self._spec.model}",
+                next_step=f"drop the configuration {self._spec.configuration} for this model",
+            )
+        return {"name": route, **found}
+
+    def _guard_facts(self) -> dict[str, Any]:
+        if self._guard is None:
+            return {"folded": 0}
+        (report,) = self._guard.reports  # one graph: `read_cold` has refused more
+        return {
+            "folded": len(report.folded_names),
+            "unit": "BatchNorm",
+            "folded_names": list(report.folded_names),
+            "refused": [{"name": r.name, "reason": r.reason} for r in report.refused],
+            "fold_ms": report.fold_ms,
+            "guarded_tensors": report.guarded_tensors,
+            "refolds": report.refolds,
+            "fallbacks": report.fallbacks,
+            "guards": "identity, version counter, data pointer; training flag by Dynamo",
         }
 
     def _audit(self) -> dict[str, int]:
@@ -272,9 +350,39 @@ def _check_options(options: Mapping[str, Any]) -> None:
             f"configuration option {unknown[0]!r} is unknown to inductor",
             next_step=f"known: {', '.join(OPTIONS)}",
         )
-    fold = options.get("fold")
-    if fold is not None and fold not in FOLDS:
-        raise UserError(f"fold {fold!r} is unknown", next_step=f"known: {', '.join(FOLDS)}")
+    for option, known in (("fold", FOLDS), ("route", ROUTES)):
+        chosen = options.get(option)
+        if chosen is not None and chosen not in known:
+            raise UserError(
+                f"{option} {chosen!r} is unknown", next_step=f"known: {', '.join(known)}"
+            )
+
+
+#: Inductor's own count of what a built-in route folded, and what one of them is.
+ROUTE_COUNTERS = {
+    "freezing": ("binary_folding_conv", "operation, four to a BatchNorm"),
+    "bn-eval": ("efficient_conv_bn_eval", "BatchNorm"),
+}
+ROUTE_GUARDS = {
+    "freezing": "none: a changed parameter gives stale results",
+    "bn-eval": "none needed: folded anew from the parameters in every execution",
+}
+
+
+def _builtin_route_facts(route: str) -> dict[str, Any]:
+    """Settings read back and Inductor's own counter of folds, for a route that it has built in."""
+    from torch._dynamo.utils import counters
+    from torch._inductor import config
+
+    counter, unit = ROUTE_COUNTERS[route]
+    return {
+        "folded": int(counters["inductor"][counter]),
+        "unit": unit,
+        "counter": counter,
+        "guards": ROUTE_GUARDS[route],
+        "freezing": bool(config.freezing),
+        "efficient_conv_bn_eval_fx_passes": bool(config.efficient_conv_bn_eval_fx_passes),
+    }
 
 
 def _is_missing_operator(error: BaseException) -> bool:
@@ -291,8 +399,6 @@ def _is_missing_operator(error: BaseException) -> bool:
 
 def read_flags() -> dict[str, str]:
     """Every switch of `CACHE_FLAGS` as its module now holds it."""
-    import importlib
-
     return {
         f"{module}.{name}": str(getattr(importlib.import_module(module), name))
         for module, name in CACHE_FLAGS

@@ -173,6 +173,72 @@ class TestFoldedResNet:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("route", "folded", "unit"),
+    [
+        ("guard", 20, "BatchNorm"),
+        ("bn-eval", 20, "BatchNorm"),
+        ("freezing", 80, "operation, four to a BatchNorm"),
+    ],
+)
+def test_routes_inside_the_compiler_fold_every_batch_norm(
+    make_spec: Spec, tmp_path: Path, route: str, folded: int, unit: str
+) -> None:
+    """Claim X2, configurations inductor-guard, inductor-bneval and inductor-freeze."""
+    seen = run_cold(inductor_spec(make_spec, options={"route": route}), tmp_path)
+    assert seen["violations"] == []
+    assert seen["graphs"] == 1
+    assert seen["counters"]["recompiles"] == 0
+    assert "fold" not in seen["phases"]  # its time is inside the first call
+    did = seen["facts"]["route"]
+    assert (did["name"], did["folded"], did["unit"]) == (route, folded, unit)
+    assert seen["facts"]["inductor_freezing"] is (route == "freezing")
+    wrapper = seen["code"]["wrapper.py"]
+    assert "batch_norm" not in wrapper
+    assert ("_frozen_param" in wrapper) is (route == "freezing")
+    assert 0 < seen["max_error"] < 1e-4
+    assert counted_calls(wrapper) > 20
+    if route == "guard":
+        assert did["refused"] == []
+        assert did["guarded_tensors"] == 5 * 20
+        assert did["refolds"] == did["fallbacks"] == 0
+        assert 0 < did["fold_ms"] < seen["phases"]["first_call"]
+    else:
+        assert did["efficient_conv_bn_eval_fx_passes"] is (route == "bn-eval")
+
+
+def counted_calls(wrapper: str) -> int:
+    """Library calls that the census finds: one convolution each, at least."""
+    from artifact.census import inductor as census
+
+    return census.count(wrapper).external
+
+
+@pytest.mark.slow
+def test_gpt2_with_the_layer_norm_fold(make_spec: Spec, tmp_path: Path) -> None:
+    """Claim X1 on two layers: both LayerNorms of each are folded, the last one is refused."""
+    spec = inductor_spec(
+        make_spec,
+        configuration="inductor-fold",
+        options={"fold": "layernorm-linear"},
+        model="gpt2",
+        architecture="gpt2",
+        family="gpt2",
+        model_options={"layers": 2},
+        input="1x16",
+    )
+    seen = run_cold(spec, tmp_path)
+    assert seen["violations"] == []
+    assert list(seen["phases"])[1:3] == ["fold", "binding"]
+    did = seen["facts"]["fold"]
+    assert (did["kind"], did["folded"]) == ("layernorm-linear", 4)
+    assert [refused["name"].rpartition(".")[2] for refused in did["refused"]] == ["ln_f"]
+    assert "tied" in did["refused"][0]["reason"]
+    assert 0 < did["fold_ms"] <= seen["phases"]["fold"]
+    assert seen["max_error"] < 1e-3
+
+
+@pytest.mark.slow
 def test_control_copy_with_one_compile_thread_has_no_children(
     make_spec: Spec, tmp_path: Path
 ) -> None:
@@ -332,7 +398,9 @@ def test_a_fault_of_the_model_itself_is_not_unsupported(
         execute()
 
 
-def ready(make_spec: Spec, placement: Placement, forward: Callable[[Any], Any]) -> Adapter:
+def ready(
+    make_spec: Spec, placement: Placement, forward: Callable[[Any], Any], **changes: Any
+) -> Adapter:
     """An adapter whose model is `forward`, just before `compile`, without tool-chain work."""
 
     class Toy(torch.nn.Module):
@@ -340,7 +408,8 @@ def ready(make_spec: Spec, placement: Placement, forward: Callable[[Any], Any]) 
             return forward(x)
 
     # The trial's device is "cuda" so that no C++ work is done; tensors stay where torch has them.
-    adapter = Adapter(inductor_spec(make_spec, device="cuda", family="bert"), placement)
+    spec = inductor_spec(make_spec, device="cuda", family="bert", **changes)
+    adapter = Adapter(spec, placement)
     adapter._torch, adapter._device = torch, torch.device("cpu")
     adapter._model, adapter._inputs = Toy().eval(), (torch.ones(2, 2),)
     return adapter
@@ -350,10 +419,22 @@ def test_fold_that_folds_nothing_is_an_error(make_spec: Spec, placement: Placeme
     pytest.importorskip("artifact.folds.conv_batchnorm")
     from artifact.folds import conv_batchnorm
 
-    adapter = ready(make_spec, placement, lambda x: x)
-    adapter._conv_batchnorm = conv_batchnorm
+    adapter = ready(make_spec, placement, lambda x: x, options={"fold": "conv-batchnorm"})
+    adapter._folder = conv_batchnorm
     with pytest.raises(UserError, match="found nothing to fold in resnet18"):
         adapter._fold(Clock())
+
+
+@pytest.mark.parametrize("route", inductor.ROUTES)
+def test_a_route_that_folds_nothing_is_an_error(
+    make_spec: Spec, placement: Placement, route: str
+) -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    adapter = ready(make_spec, placement, lambda x: x, options={"route": route})
+    with pytest.raises(UserError, match=f"route {route} folded nothing in resnet18"):
+        adapter._route_facts()
 
 
 def test_cuda_leaves_the_one_time_work_to_the_first_call(
@@ -380,7 +461,7 @@ def test_cuda_leaves_the_one_time_work_to_the_first_call(
     assert execute() == "output"
 
 
-@pytest.mark.parametrize("options", [{"freezign": True}, {"fold": "conv-bn"}])
+@pytest.mark.parametrize("options", [{"freezign": True}, {"fold": "conv-bn"}, {"route": "freeze"}])
 def test_unknown_option_is_one_line(
     make_spec: Spec, placement: Placement, options: dict[str, Any]
 ) -> None:

@@ -92,9 +92,11 @@ def filled_bundle(spec: Any) -> Any:
     """What `build_model` reads of a bundle, filled in memory."""
     from artifact.models import fill
 
+    from artifact.models.architecture import model_tensors
+
     return SimpleNamespace(
         weights=fill.weights(spec.architecture, spec.model_options, spec.seed),
-        aliases={},  # neither ResNets nor BERT tie weights
+        aliases=model_tensors(spec.architecture, spec.model_options).aliases,
         inputs=fill.inputs(spec.architecture, spec.model_options, spec.input, spec.seed),
     )
 
