@@ -62,38 +62,60 @@ class CostRow:
 
 
 def cost_rows(
-    source: Source, block: Block, configurations: Sequence[str], boundary: str, *, band: bool
+    source: Source,
+    block: Block,
+    configurations: Sequence[str],
+    boundary: str,
+    *,
+    band: bool,
+    until_n: float | None = None,
 ) -> list[CostRow]:
-    """All rows of one block; `band` adds the envelope with its resampled band."""
-    views = {c: source.view((*block, c)) for c in configurations}
-    have = {c: view for c, view in views.items() if view is not None}
+    """All rows of one block, up to `until_n` executions (default: `last_n` of the block).
+
+    `band` adds the envelope with its resampled band.
+    """
+    views = _views(source, block, configurations)
     maker = _Maker(source.label, *block, boundary)
     made = [
-        maker.row(ABSENT, c, note=source.why_absent((*block, c)))
-        for c, view in views.items()
-        if view is None
+        maker.row(ABSENT, name, note=source.why_absent((*block, name)))
+        for name in configurations
+        if name not in views
     ]
-    if not have:
+    if not views:
         return made
-    lines = {c: view.line(boundary) for c, view in have.items()}
+    lines = {name: view.line(boundary) for name, view in views.items()}
     segments = envelope(lines)
-    grid = _grid(segments)
-    for name, view in have.items():
+    grid = _grid(segments, until_n or _last_n(segments))
+    for name, view in views.items():
         made += maker.totals(name, view, lines, grid)
     if band:
-        made += maker.envelope(have, lines, grid)
-    made += [maker.crossover(have, *pair) for pair in pairwise(segments)]
+        made += maker.envelope(views, lines, grid)
+    made += [maker.crossover(views, *pair) for pair in pairwise(segments)]
     return made
 
 
-def _grid(segments: Sequence[Segment]) -> list[float]:
-    """Numbers of executions from 1 on, evenly apart on a log axis, crossovers among them."""
-    cuts = [segment.from_n for segment in segments if segment.from_n >= 1]
-    wanted = max([LEAST_LAST_N, *(10 * cut for cut in cuts)])
-    decades = math.ceil(math.log10(min(wanted, MOST_LAST_N)) - 1e-9)
-    steps = decades * POINTS_PER_DECADE
-    regular = [10 ** (decades * step / steps) for step in range(steps + 1)]
-    return sorted({*regular, *(cut for cut in cuts if cut < regular[-1])})
+def last_n(source: Source, block: Block, configurations: Sequence[str], boundary: str) -> float:
+    """Where the axis of a block ends: a power of ten, a decade or more beyond its crossovers."""
+    views = _views(source, block, configurations)
+    return _last_n(envelope({name: view.line(boundary) for name, view in views.items()}))
+
+
+def _views(source: Source, block: Block, configurations: Sequence[str]) -> dict[str, View]:
+    views = {name: source.view((*block, name)) for name in configurations}
+    return {name: view for name, view in views.items() if view is not None}
+
+
+def _last_n(segments: Sequence[Segment]) -> float:
+    wanted = max([LEAST_LAST_N, *(10 * segment.from_n for segment in segments)])
+    return float(10 ** math.ceil(math.log10(min(wanted, MOST_LAST_N)) - 1e-9))
+
+
+def _grid(segments: Sequence[Segment], end: float) -> list[float]:
+    """Numbers of executions from 1 to `end`, evenly apart on a log axis, crossovers among them."""
+    decades = math.log10(end)
+    steps = round(decades * POINTS_PER_DECADE)
+    regular = [10 ** (decades * step / steps) for step in range(steps)]
+    return sorted({*regular, end, *(s.from_n for s in segments if 1 <= s.from_n < end)})
 
 
 @dataclass(frozen=True)
@@ -222,6 +244,7 @@ def draw_totals(axes: Axes, rows: Sequence[CostRow]) -> None:
     axes.set_xlim(1, max(row.n or 1.0 for row in drawn))
     axes.set_ylim(min(totals) * 0.7, max(totals) * 1.4)
     axes.set_ylabel("T(n) in s")
+    style.decades(axes.xaxis, axes.yaxis)
 
 
 def _draw_envelope(axes: Axes, rows: Sequence[CostRow]) -> None:
@@ -269,6 +292,7 @@ def draw_ratios(axes: Axes, rows: Sequence[CostRow], top: float = 2.0) -> None:
         )
     axes.set_xscale("log")
     axes.set_ylim(0.85 if band else 0.97, top)
+    style.decades(axes.xaxis)
 
 
 def mark_crossovers(axes: Axes, rows: Sequence[CostRow], *, words: bool) -> None:
@@ -318,11 +342,9 @@ def _set_words(row: CostRow) -> str:
 
 def absent_words(rows: Sequence[CostRow]) -> list[str]:
     """One line a reason: which configurations have no curve."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.what == ABSENT:
-            reasons.setdefault(row.note, []).append(style.short_name(row.configuration))
-    return [f"{words}: {', '.join(names)}" for words, names in reasons.items()]
+    return style.grouped(
+        (style.short_name(row.configuration), row.note) for row in rows if row.what == ABSENT
+    )
 
 
 def _numbers(values: Iterable[float | None]) -> list[float]:

@@ -102,18 +102,24 @@ def _note(meeting: Crossover, found: CrossoverSet) -> str:
 
 
 def draw(rows: Sequence[FoldRow]) -> Figure:
-    """One strip a cell over n (logarithmic), the verdict beside it."""
+    """One strip a cell over n (logarithmic) below its model's name, the verdict beside it."""
     from matplotlib.patches import Patch
 
-    figure = style.new_figure(0.95 + 0.24 * len(rows))
+    models = list(dict.fromkeys(row.model for row in rows))
+    ordered = [row for model in models for row in rows if row.model == model]
+    figure = style.new_figure(0.95 + 0.2 * (len(rows) + len(models)))
     axes = figure.add_subplot()
-    for place, row in enumerate(rows):
-        _strip(axes, place, row)
-    names = [f"{style.model_name(row.model)} ({row.input.replace('x', ',')})" for row in rows]
-    axes.set_yticks(range(len(rows)), names)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    names: list[str] = []
+    for row in ordered:
+        if style.model_name(row.model) not in names:
+            names.append(style.model_name(row.model))
+        _strip(axes, len(names), row)
+        names.append(f"({row.input.replace('x', ',')})")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xscale("log")
     axes.set_xlim(1, LAST_N)
+    style.decades(axes.xaxis)
     axes.set_xlabel("executions n")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -125,7 +131,8 @@ def draw(rows: Sequence[FoldRow]) -> Figure:
     figure.legend(
         handles=handles, loc="outside upper center", ncols=3, columnspacing=0.8, handlelength=1.4
     )
-    style.note(figure, rows[0].source)
+    single = ["one process a cell: no set"] if any(row.processes == 1 for row in rows) else []
+    style.note(figure, "\n".join([*single, rows[0].source]))
     return figure
 
 
@@ -147,14 +154,7 @@ def _strip(axes: Axes, place: int, row: FoldRow) -> None:
             linewidth=0,
         )
     words = row.verdict if row.n is None else f"{row.verdict} = {style.executions(row.n)}"
-    axes.text(
-        1.3,
-        place,
-        words if row.processes > 1 else f"{words} (one process, no set)",
-        va="center",
-        fontsize=style.SMALL_POINTS,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.85},
-    )
+    axes.text(LAST_N * 1.4, place, words, va="center", fontsize=style.SMALL_POINTS)
 
 
 def _stretches(row: FoldRow) -> list[tuple[float, float, str]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER = "Figure 5"
-TITLE = "T(n) = T_C + n T_X of ResNet-18 (1,3,224,224), with the lower envelope"
+TITLE = "T(n) = T_C + n T_X of ResNet-18, with the lower envelope"
 CAPTION = (
     "Lines through the means, native T_C, fold time included; bands are 95 % intervals over "
     "processes. Below: the same relative to the cheapest at n. Crossovers of the envelope are "

@@ -160,11 +160,11 @@ def draw(rows: Sequence[PhaseRow]) -> Figure:
     drawn = [b for b in blocks if any(_is_bar(row) for row in rows if (row.model, row.input) == b)]
     counts = [len(_configurations(rows, block)) for block in drawn]
     figure = style.new_figure(1.2 + 0.42 * len(drawn) + 0.2 * sum(counts))
-    missing = [
-        f"{style.block_name(*b)}: {next(r.note for r in rows if (r.model, r.input) == b)}"
-        for b in blocks
-        if b not in drawn
-    ]
+    missing = style.grouped(
+        (style.block_name(row.model, row.input), row.note)
+        for row in rows
+        if (row.model, row.input) not in drawn
+    )
     style.note(figure, "\n".join([*missing, rows[0].source]))
     if not drawn:
         return figure

@@ -35,16 +35,22 @@ BOUNDARY = "aligned"
 def rows(study: Study, source: Source) -> list[CostRow]:
     """Curves of every measured block of the grid, and "absent" for blocks without a trial."""
     measured = GRID.measured(study, source)
+    names = {block: source.configurations(study, block) for block in measured}
+    last_n = max(
+        (cumulative.last_n(source, block, names[block], BOUNDARY) for block in measured),
+        default=cumulative.LEAST_LAST_N,
+    )
     made: list[CostRow] = []
     for block in GRID.shown(study, source):
-        if block not in measured:
+        if block in measured:
+            made += cumulative.cost_rows(
+                source, block, names[block], BOUNDARY, band=True, until_n=last_n
+            )
+        else:
             note = source.why_absent((*block, "eager"))
             made.append(
                 CostRow(source.label, *block, BOUNDARY, cumulative.ABSENT, "all", note=note)
             )
-            continue
-        names = source.configurations(study, block)
-        made += cumulative.cost_rows(source, block, names, BOUNDARY, band=True)
     return made
 
 
@@ -64,7 +70,7 @@ def draw(rows: Sequence[CostRow]) -> Figure:
         cumulative.mark_crossovers(upper, part, words=True)
         cumulative.mark_crossovers(lower, part, words=False)
         upper.set_title(style.block_name(*block), loc="left", pad=3)
-        lower.set_ylabel("/ cheapest")
+        lower.set_ylabel("T / best")
     figure.align_ylabels(panels)
     panels[-1].set_xlim(1, max(row.n for row in rows if row.what == cumulative.TOTAL and row.n))
     panels[-1].set_xlabel("executions n")
@@ -83,11 +89,12 @@ def _handles(panels: Sequence[Axes]) -> dict[str, Artist]:
 
 
 def _absent(rows: Sequence[CostRow], drawn: Sequence[tuple[str, str]]) -> list[str]:
-    lines = []
+    """One line a reason: whole blocks, and configurations of drawn blocks, without a curve."""
+    found = []
     for row in rows:
         if row.what == cumulative.ABSENT:
             block = style.block_name(row.model, row.input)
             inside = (row.model, row.input) in drawn
             name = f"{block} {style.short_name(row.configuration)}" if inside else block
-            lines.append(f"{name}: {row.note}")
-    return lines
+            found.append((name, row.note))
+    return style.grouped(found)

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from artifact import study as studies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 #: Width of one column of the paper, in inches.
@@ -113,9 +114,17 @@ def block_name(model: str, shape: str) -> str:
 
 def milliseconds(value: float) -> str:
     """A short time with its unit for a label: 1.23 ms, 45.6 ms, 7.89 s."""
-    if abs(value) >= 1000:
-        return f"{value / 1000:.3g} s"
-    return f"{value:.3g} ms"
+    if abs(value) >= 1e4:
+        return f"{value / 1000:.1f} s"
+    return f"{value / 1000:.2f} s" if abs(value) >= 1e3 else f"{value:.3g} ms"
+
+
+def short_count(value: float) -> str:
+    """A tick of a logarithmic axis without a tiny exponent: 0.1, 10, 1k, 100k, 1M."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.4g}{unit}"
+    return f"{value:.4g}"
 
 
 def executions(value: float) -> str:
@@ -157,8 +166,33 @@ def note(figure: Figure, text: str) -> None:
     """Small grey lines below everything else, wrapped to the column."""
     import textwrap
 
-    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 66)]
+    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 58)]
     figure.supxlabel("\n".join(lines), fontsize=SMALL_POINTS, color=GREY, x=0.02, ha="left")
+
+
+def decades(*axes: Axis) -> None:
+    """Label the decades of logarithmic axes in full size."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    formatter = FuncFormatter(lambda value, _: short_count(value))
+    between = FuncFormatter(lambda value, _: short_count(value) if _is_2_or_5(value) else "")
+    for axis in axes:
+        low, high = sorted(axis.get_view_interval())
+        axis.set_major_formatter(formatter)
+        # Short axes may hold one decade or none, which would leave them without a scale.
+        axis.set_minor_formatter(between if high / low < 60 else NullFormatter())
+
+
+def _is_2_or_5(value: float) -> bool:
+    return f"{value:e}"[0] in "25"
+
+
+def grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """(name, reason) pairs as one line a reason: `not measured: A; B`."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        names.setdefault(reason, []).append(name)
+    return [f"{reason}: {'; '.join(found)}" for reason, found in names.items()]
 
 
 def say_absent(axes: Axes, x: float, words: str, **options: Any) -> None:

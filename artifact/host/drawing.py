@@ -26,14 +26,12 @@ from artifact.strict_json import write_bytes_atomic
 from artifact.study import Study
 from artifact.tables import sheet as sheets
 from artifact.tables.csv_text import csv_text
+from artifact.tables.sheet import to_ascii
 from artifact.tables.source import Source, of_evidence, of_paper
 
 SOURCES = ("measured", "reference", "published")
 
 Say = Callable[[str], None]
-
-#: What the terminal may not know, in plain ASCII.
-_ASCII = {"±": "+-", "−": "-", "Δ": "delta"}
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _reference_folder(where: Where) -> Path:
             f"no reference records in {where.references}",
             next_step="draw from measured or published",
         )
-    return max(classes, key=_newest_stamp)
+    return classes[0] if len(classes) == 1 else max(classes, key=_newest_stamp)
 
 
 def _newest_stamp(folder: Path) -> tuple[str, str]:
@@ -189,7 +187,8 @@ def figure(
     from artifact.figures import style
 
     files = {"csv": csv_text(described.row, rows).encode("utf-8")}
-    files |= style.files(lambda: described.draw(rows), f"{described.paper}: {described.title}")
+    say(to_ascii(f"{_title(described)}\n{described.caption}"))
+    files |= style.files(lambda: described.draw(rows), _title(described))
     _write(described, files, out or _folder("figures", source, where), found, say)
     return 0
 
@@ -209,17 +208,20 @@ def table(
     where = Where(results, campaign, reference)
     found, rows = _rows(described, source, where)
     sheet = described.sheet(rows)
-    title = f"{described.paper}: {described.title}"
-    markdown = sheets.markdown(sheet, title)
+    title = _title(described)
     texts = {
         "csv": csv_text(described.row, rows),
-        "md": markdown,
+        "md": sheets.markdown(sheet, title),
         "tex": sheets.latex(sheet, title),
     }
     files = {suffix: text.encode("utf-8") for suffix, text in texts.items()}
-    say(to_ascii(markdown))
+    say(sheets.markdown(sheets.ascii_sheet(sheet), to_ascii(title)))
     _write(described, files, out or _folder("tables", source, where), found, say)
     return 0
+
+
+def _title(described: figures.Drawing | tables.Table) -> str:
+    return f"{described.name} ({described.paper}): {described.title}"
 
 
 def _rows(
@@ -259,8 +261,6 @@ def _write(
             raise UserError(
                 f"cannot write {path}: {error.strerror or error}", next_step="choose another --out"
             ) from error
-    say(to_ascii(f"{described.name} ({described.paper}): {described.title}"))
-    say(to_ascii(described.caption))
     say(to_ascii(f"source: {source.label}{_noise(described, source)}"))
     for words in _absent_words(described, source):
         say(to_ascii(words))
@@ -289,10 +289,3 @@ def _absent_words(described: figures.Drawing | tables.Table, source: Source) -> 
 def _shortened(cells: list[str], most: int = 4) -> str:
     rest = f" and {len(cells) - most} more" if len(cells) > most else ""
     return ", ".join(cells[:most]) + rest
-
-
-def to_ascii(text: str) -> str:
-    """The text for any terminal: known signs in words, everything else escaped."""
-    for sign, plain in _ASCII.items():
-        text = text.replace(sign, plain)
-    return text.encode("ascii", "backslashreplace").decode("ascii")

@@ -95,6 +95,26 @@ def _latex_text(text: str) -> str:
     return text
 
 
+#: What a terminal may not know, in plain ASCII.
+_ASCII = {"±": "+-", "−": "-", "Δ": "delta"}
+
+
+def to_ascii(text: str) -> str:
+    """The text for any terminal: known signs in words, everything else escaped."""
+    for sign, plain in _ASCII.items():
+        text = text.replace(sign, plain)
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def ascii_sheet(sheet: Sheet) -> Sheet:
+    """The same sheet in plain ASCII, so that its columns line up on any terminal."""
+    return Sheet(
+        tuple(to_ascii(heading) for heading in sheet.headings),
+        tuple(tuple(Text(to_ascii(c.text), c.bold) for c in row) for row in sheet.body),
+        tuple(to_ascii(note) for note in sheet.notes),
+    )
+
+
 # --- words for numbers ----------------------------------------------------------------------------
 def decimals(value: float) -> int:
     """Three below 10 ms, two below 100 ms, one below 1000 ms, none above."""
