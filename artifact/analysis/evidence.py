@@ -116,16 +116,18 @@ def read_campaign(directory: Path) -> Campaign:
 def _noisy(
     records: Sequence[Record], calibrations: Sequence[Calibration]
 ) -> dict[str, tuple[str, ...]]:
-    """`noise.reasons` of every record; the calibrations' part once a block, not once a trial."""
-    blocks: dict[noise.BlockKey, tuple[str, ...]] = {}
-    found = {}
-    for record in records:
-        block = noise.block_key(record)
-        if block not in blocks:
-            silent = replace(record, status="failed", telemetry=None)
-            blocks[block] = noise.reasons(silent, calibrations)
-        found[record.spec.record_id] = (*noise.reasons(record, ()), *blocks[block])
-    return found
+    """`noise.reasons` of every record, with medians and blocks looked up once."""
+    medians = noise.calibration_medians(calibrations)
+    blocks: dict[noise.BlockKey, list[Calibration]] = {}
+    for calibration in calibrations:
+        blocks.setdefault((calibration.block_id, calibration.block_run), []).append(calibration)
+    return {
+        record.spec.record_id: (
+            *noise.seen_in(record),
+            *noise.off_in(blocks.get(noise.block_key(record), []), medians),
+        )
+        for record in records
+    }
 
 
 def _without(directory: Path, text: str) -> str:

@@ -32,17 +32,24 @@ def reasons(record: Record, calibrations: Sequence[Calibration]) -> tuple[str, .
     Noisy: more than 2 % steal, throttled by a CPU quota, or a calibration of its block more than
     10 % off the campaign's median, in either direction. `calibrations` are the whole campaign's.
     """
+    own = [c for c in calibrations if (c.block_id, c.block_run) == block_key(record)]
+    return (*seen_in(record), *off_in(own, calibration_medians(calibrations)))
+
+
+def seen_in(record: Record) -> tuple[str, ...]:
+    """The reasons that the trial's own telemetry gives."""
     found = []
     seen = record.telemetry
     if seen is not None and seen.steal_fraction is not None and seen.steal_fraction > STEAL_LIMIT:
         found.append(f"steal {seen.steal_fraction:.1%}")
     if seen is not None and seen.throttled_ms is not None and seen.throttled_ms > 0:
         found.append(f"throttled for {seen.throttled_ms:.0f} ms")
-    medians = calibration_medians(calibrations)
-    for calibration in calibrations:
-        if (calibration.block_id, calibration.block_run) == block_key(record):
-            found += _off(calibration, medians)
     return tuple(found)
+
+
+def off_in(own: Sequence[Calibration], medians: Mapping[str, float]) -> tuple[str, ...]:
+    """The reasons that a block's `own` calibrations give, against the campaign's medians."""
+    return tuple(reason for calibration in own for reason in _off(calibration, medians))
 
 
 def _off(calibration: Calibration, medians: Mapping[str, float]) -> list[str]:
