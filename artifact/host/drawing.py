@@ -21,7 +21,7 @@ from artifact.analysis.evidence import (
     read_campaign,
 )
 from artifact.errors import UserError
-from artifact.host.store import CHECKSUMS, PLAN
+from artifact.host.store import PLAN
 from artifact.strict_json import write_bytes_atomic
 from artifact.study import Study
 from artifact.tables import sheet as sheets
@@ -96,22 +96,15 @@ def _published(described: figures.Drawing | tables.Table) -> Source:
 
 
 def campaign_folder(where: Where) -> Path:
-    """The campaign asked for, or the one that was written to last."""
-    if where.campaign:
-        return where.results / where.campaign
-    folders = [path.parent for path in where.results.glob(f"*/{PLAN}")]
-    if not folders:
+    """The campaign asked for, or the only one there is; several or none are a `UserError`."""
+    from artifact.host.judge import chosen_folder
+
+    if not where.campaign and not any(where.results.glob(f"*/{PLAN}")):
         raise UserError(
             f"no campaign in {where.results}",
             next_step="measure one with `artifact run`, or draw from reference or published",
         )
-    return max(folders, key=_last_written)
-
-
-def _last_written(folder: Path) -> tuple[float, str]:
-    sums = folder / CHECKSUMS
-    stamp = (sums if sums.exists() else folder / PLAN).stat().st_mtime
-    return stamp, folder.name
+    return chosen_folder(where.campaign, where.results)
 
 
 def _measured(folder: Path) -> Source:
