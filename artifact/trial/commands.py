@@ -1,4 +1,4 @@
-"""The commands that run inside an image. They count as measuring code: an edit makes a new image."""
+"""The commands that run inside an image: measuring code, so an edit makes a new image."""
 
 from __future__ import annotations
 

@@ -91,7 +91,6 @@ def snapshot(spec: Any) -> dict[str, Any]:
 def filled_bundle(spec: Any) -> Any:
     """What `build_model` reads of a bundle, filled in memory."""
     from artifact.models import fill
-
     from artifact.models.architecture import model_tensors
 
     return SimpleNamespace(
