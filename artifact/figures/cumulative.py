@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 METHOD = "welch"
-POINTS_PER_DECADE = 8
+POINTS_PER_DECADE = 12
 
 #: The axis ends at this many executions, or a decade beyond the last crossover.
 LEAST_LAST_N = 1e4

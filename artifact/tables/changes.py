@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from artifact.analysis.estimates import ProcessValues
@@ -90,20 +90,25 @@ def _row(source: Source, block: Block, base: str, changed: str, metric: str) -> 
     intervals = [_interval(view, metric) for view in (first, second)]
     means = [mean for mean, _ in intervals]
     difference = welch(values[1], values[0])
-    scale = 100 / fmean(values[0])
     ratio = _ratio(first, second, quantity) if source.paired else None
-    return ChangeRow(
+    row = ChangeRow(
         *names,
         *_counts(first, second),
         *intervals[0],
         *intervals[1],
-        100 * (means[1] - means[0]) / means[0],
-        None if difference.low is None else scale * difference.low,
-        None if difference.high is None else scale * difference.high,
-        ratio.ratio if ratio else None,
-        ratio.low if ratio else None,
-        ratio.high if ratio else None,
-        difference.reason or "",
+        ratio=ratio.ratio if ratio else None,
+        ratio_low=ratio.low if ratio else None,
+        ratio_high=ratio.high if ratio else None,
+        note=difference.reason or "",
+    )
+    base_mean = fmean(values[0])
+    if base_mean <= 0:
+        return replace(row, note=f"the base is not positive: {base_mean:g} ms")
+    return replace(
+        row,
+        percent=100 * (means[1] - means[0]) / means[0],
+        percent_low=None if difference.low is None else 100 * difference.low / base_mean,
+        percent_high=None if difference.high is None else 100 * difference.high / base_mean,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from artifact.analysis.cost import BreakEven, break_even, crossover_set
 from artifact.analysis.fit import fit_of_record
+from artifact.analysis.stats import StatsError
 from artifact.study import Study
 from artifact.tables.sheet import Sheet, Text, mean_sd, number
 from artifact.tables.source import Block, Grid, Source, View, model_titles, paper_blocks
@@ -93,7 +94,7 @@ def _row(source: Source, block: Block, name: str) -> ConfigurationRow:
     metrics, quiet = view.estimate.all, view.estimate.quiet
     warm = metrics.fixed_cost_without_toolchain_ms[BOUNDARY]
     aligned, native = (_pays(view, eager, boundary) for boundary in (BOUNDARY, "native"))
-    fits = [fit_of_record(record) for record in view.records]
+    fit_error, not_settled, fit_fault = _fit(view)
     return ConfigurationRow(
         source.label,
         *cell,
@@ -120,10 +121,20 @@ def _row(source: Source, block: Block, name: str) -> ConfigurationRow:
         break_even_set=_set(view, eager) if aligned else "",
         native_pays=native.verdict if native else "",
         native_break_even_n=native.n if native else None,
-        fit_error=max(fit.largest_relative_error for fit in fits),
-        not_settled=sum(fit.not_settled for fit in fits),
-        note=_note(view, eager, name),
+        fit_error=fit_error,
+        not_settled=not_settled,
+        note=_note(view, eager, name) or fit_fault,
     )
+
+
+def _fit(view: View) -> tuple[float | None, int, str]:
+    """Largest relative error of the line in any trial, trials that drift, and what is at fault."""
+    try:
+        fits = [fit_of_record(record) for record in view.records]
+    except StatsError as error:
+        return None, 0, f"no goodness of fit: {error}"
+    worst = max(fit.largest_relative_error for fit in fits)
+    return worst, sum(fit.not_settled for fit in fits), ""
 
 
 def _pays(view: View, eager: View | None, boundary: str) -> BreakEven | None:

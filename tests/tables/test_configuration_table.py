@@ -63,6 +63,18 @@ def test_drifting_executions_are_flagged(the_study):
     assert found["tvm"].not_settled == 0
 
 
+def test_a_first_call_of_no_time_is_named_and_no_crash(the_study):
+    def bend(record):
+        if record.spec.configuration != "eager":
+            return record
+        phases = tuple(replace(phase, duration_ms=0.0) for phase in record.phases)
+        return replace(record, phases=phases)
+
+    eager = rows_of(the_study, drawn.source("cpu", bend))["eager"]
+    assert eager.fit_error is None
+    assert eager.note.startswith("no goodness of fit: first_ms[0] must be positive")
+
+
 def test_without_eager_nothing_is_said_to_pay(the_study):
     def bend(record):
         return None if record.spec.configuration == "eager" else record

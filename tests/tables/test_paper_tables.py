@@ -166,6 +166,20 @@ def test_one_process_has_a_difference_and_no_interval(the_study):
     assert row.note == "fewer than two values in a group"
 
 
+def test_a_base_without_cost_has_no_difference_in_per_cent(the_study):
+    """T_C of the base is 0 - 40 ms when its window took no time."""
+
+    def bend(record):
+        if record.spec.configuration != "inductor":
+            return record
+        phases = tuple(replace(phase, duration_ms=0.0) for phase in record.phases)
+        return replace(record, phases=phases)
+
+    row = tab4.rows(the_study, drawn.source("cpu", bend))[0]
+    assert (row.percent, row.ratio) == (None, None)
+    assert row.note == "the base is not positive: -40 ms"
+
+
 def test_only_the_folded_side_repeats_its_cost_with_the_fold(the_study):
     sheet = tab4.sheet(published_rows(the_study, tab4))
     assert sheet.headings == (
