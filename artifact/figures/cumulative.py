@@ -224,8 +224,7 @@ def draw_totals(axes: Axes, rows: Sequence[CostRow]) -> None:
             color=colour,
             linestyle=dashes,
             label=style.short_name(name),
-            # A dashed line that lies on a solid one stays visible above it.
-            zorder=2.0 if dashes == "-" else 2.2,
+            zorder=_order(dashes),
         )
         if all(row.low_ms is not None for row in curve):
             axes.fill_between(
@@ -289,6 +288,7 @@ def draw_ratios(axes: Axes, rows: Sequence[CostRow], top: float = 2.0) -> None:
             _numbers(row.ratio_to_cheapest for row in curve),
             color=colour,
             linestyle=dashes,
+            zorder=_order(dashes),
         )
     axes.set_xscale("log")
     axes.set_ylim(0.85 if band else 0.97, top)
@@ -345,6 +345,11 @@ def absent_words(rows: Sequence[CostRow]) -> list[str]:
     return style.grouped(
         (style.short_name(row.configuration), row.note) for row in rows if row.what == ABSENT
     )
+
+
+def _order(dashes: str) -> float:
+    """A dashed line that lies on a solid one is drawn above it, so that both are seen."""
+    return 2.0 if dashes == "-" else 2.2
 
 
 def _numbers(values: Iterable[float | None]) -> list[float]:
