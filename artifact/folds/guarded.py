@@ -13,16 +13,19 @@ compiled code does not hold values and one compilation serves for every later va
 
 What a call checks before it runs the compiled code, of every tensor that a fold has read:
 
-    identity          another tensor object in its place (a parameter that was replaced)
-    version counter   a write in place (`load_state_dict`, an optimiser, `running_mean.add_`)
-    data pointer      other memory below the same object (`parameter.data = ...`)
+    all                 identity: another tensor object in its place (a parameter was replaced)
+    weights             version counter: a write in place (`load_state_dict`, an optimiser)
+                        data pointer: other memory below the same object (`parameter.data = ...`)
+    scales, biases and  their values, joined in few vectors (on CUDA this waits for the device).
+    statistics          Version counters would not do: a BatchNorm in training mode does not count
+                        its own writes to the running statistics
 
 After a change the folded values are computed anew, into the same memory, without compiling. When
 that is not possible the captured graph runs unfolded and uncompiled: slow, right, and counted.
 `train()`, another eps and other shapes are Dynamo's own guards: it captures and compiles again.
 
-NOT SEEN: a write in place through `.data` (`parameter.data.add_(1)`) or through NumPy. PyTorch
-keeps no count of those; call `GuardedBackend.refold()` after one.
+NOT SEEN: a write in place to a convolution's weight through `.data` (`weight.data.add_(1)`) or
+through NumPy. PyTorch does not count those; call `GuardedBackend.refold()` after one.
 """
 
 from __future__ import annotations
@@ -61,9 +64,12 @@ _DEFAULT_EPS = 1e-5
 _HALF_DTYPES = (torch.bfloat16, torch.float16)
 _DTYPES = (torch.float64, torch.float32, *_HALF_DTYPES)
 _MODULE_KEY = re.compile(r"_modules\['([^']+)'\]")
+#: PyTorch spreads larger operations over threads, which costs more than it saves here.
+_GROUP_ELEMENTS = 32_000
 _NS_PER_MS = 1e6
 
 _version = attrgetter("_version")
+_data_ptr = torch.Tensor.data_ptr
 Compiled = Callable[..., Any]
 
 
@@ -507,22 +513,26 @@ class _Program:
         self._compiled = compiled
         self._unfolded = captured.forward  # as Dynamo's own backend "eager" keeps it
         self._sites = tuple(sites)
-        self._watched_at = tuple(p for site in sites for p in site.positions.present())
+        self._weights_at = [site.positions.weight for site in sites]
+        self._vectors_at = [p for site in sites for p in site.positions.present()[1:]]
         self._template = [source if folds else None for folds, source in sources]
         self._passed_on = tuple(
             (slot, source) for slot, (folds, source) in enumerate(sources) if not folds
         )
         self._stale = True
         self._report = report
-        report.guarded_tensors = len(self._watched_at)
+        report.guarded_tensors = len(self._weights_at) + len(self._vectors_at)
 
     def watch(self, inputs: Sequence[Any]) -> None:
         """Remember which tensors the folded values were computed from, and their state."""
-        self._watched = tuple(inputs[place] for place in self._watched_at)
-        self._kinds = [_kind(tensor) for tensor in self._watched]
+        self._weights = [inputs[place] for place in self._weights_at]
+        self._vectors = [inputs[place] for place in self._vectors_at]
+        self._kinds = list(map(_kind, self._weights))
         # One object's counter never falls, so the sum is unchanged only if every counter is.
-        self._versions = sum(map(_version, self._watched))
-        self._pointers = list(map(torch.Tensor.data_ptr, self._watched))
+        self._versions = sum(map(_version, self._weights))
+        self._pointers = list(map(_data_ptr, self._weights))
+        self._groups = _grouped(self._vectors_at, self._vectors)
+        self._values = self._joined(inputs)
         self._stale = False
 
     def distrust(self) -> None:
@@ -533,13 +543,7 @@ class _Program:
         """What Dynamo calls in place of the captured graph, with the same arguments."""
 
         def call(*inputs: Any) -> Any:
-            watched = [inputs[place] for place in places]
-            if (
-                self._stale
-                or not all(map(is_, watched, self._watched))
-                or sum(map(_version, watched)) != self._versions
-                or list(map(data_ptr, watched)) != self._pointers
-            ) and not self._folded_anew(inputs):
+            if (self._stale or self._changed(inputs)) and not self._folded_anew(inputs):
                 self._report.fallbacks += 1
                 return self._unfolded(*inputs)
             values = self._template.copy()
@@ -547,24 +551,57 @@ class _Program:
                 values[slot] = inputs[place]
             return self._compiled(*values)
 
-        places, data_ptr = self._watched_at, torch.Tensor.data_ptr
         return call
+
+    def _changed(self, inputs: Sequence[Any]) -> bool:
+        weights = [inputs[place] for place in self._weights_at]
+        vectors = [inputs[place] for place in self._vectors_at]
+        return not (
+            all(map(is_, weights, self._weights))
+            and all(map(is_, vectors, self._vectors))
+            and sum(map(_version, weights)) == self._versions
+            and list(map(_data_ptr, weights)) == self._pointers
+            and all(map(torch.equal, self._joined(inputs), self._values))
+        )
+
+    def _joined(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """A copy of the values of all vectors, one tensor a group."""
+        with torch.no_grad():
+            return [torch.cat([inputs[place] for place in group]) for group in self._groups]
 
     def _folded_anew(self, inputs: Sequence[Any]) -> bool:
         """Refresh the folded values in place; False when the compiled code does not fit."""
-        self._stale = True
-        if [_kind(inputs[place]) for place in self._watched_at] != self._kinds:
+        self._stale = True  # until all of it has succeeded
+        if [_kind(inputs[place]) for place in self._weights_at] != self._kinds:
             return False
         for site in self._sites:
-            if not fold_into(site, site.tensors(inputs)):
+            tensors = site.tensors(inputs)
+            if not all(map(_is_plain, tensors.present())):
+                return False
+            if _tensor_reason(tensors, site.transposed, site.groups) is not None:
+                return False
+            if not fold_into(site, tensors):
                 return False
         self.watch(inputs)
         self._report.refolds += 1
         return True
 
 
+def _grouped(places: Sequence[int], vectors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """The places in groups on one device, each small enough for one thread."""
+    groups: list[list[int]] = []
+    device, size = None, 0
+    for place, vector in zip(places, vectors, strict=True):
+        if vector.device != device or size + vector.numel() > _GROUP_ELEMENTS:
+            groups.append([])
+            device, size = vector.device, 0
+        groups[-1].append(place)
+        size += vector.numel()
+    return groups
+
+
 def _kind(value: Any) -> tuple[Any, ...]:
-    """What the compiled code and the guards rely on, besides a tensor's values."""
-    if not isinstance(value, torch.Tensor) or value.is_inference():
+    """What the compiled code and the guards rely on in a weight, besides its values."""
+    if not _is_plain(value) or value.is_inference():
         return (type(value), None)
-    return (type(value), value.dtype, tuple(value.shape), value.stride(), str(value.device))
+    return (type(value), value.dtype, tuple(value.shape), value.stride(), value.device)

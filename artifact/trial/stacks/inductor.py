@@ -316,7 +316,8 @@ class Adapter(TorchAdapter):
             "guarded_tensors": report.guarded_tensors,
             "refolds": report.refolds,
             "fallbacks": report.fallbacks,
-            "guards": "identity, version counter, data pointer; training flag by Dynamo",
+            "guards": "weights: identity, version counter, data pointer; scales, biases and "
+            "statistics: identity and values; training flag: Dynamo",
         }
 
     def _audit(self) -> dict[str, int]:
