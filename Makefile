@@ -11,6 +11,8 @@ DEVICE ?= auto
 NAME ?=
 RESUME ?=
 FROM ?= measured
+REF ?=
+OUT ?=
 export DOCKER
 
 here := $(CURDIR)
@@ -22,7 +24,7 @@ run_options := --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" 
 figures := fig1 fig2 fig3 fig4 fig5 fig6 fig7
 tables := tab1 tab2 tab3 tab4 tab5 tab6 tab7
 draw_options := --from "$(FROM)" --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" \
-  $(if $(NAME),--name "$(NAME)")
+  $(if $(NAME),--name "$(NAME)") $(if $(REF),--reference "$(REF)") $(if $(OUT),--out "$(OUT)")
 
 .PHONY: help setup setup-dev build reproduce smoke test test-fast lint bench lock doctor check \
   crossover clean drill $(figures) $(tables)

@@ -118,12 +118,15 @@ def figure(
     device: DeviceOption = "auto",
     campaign: NameOption = "",
     results: ResultsOption = Path("results"),
+    reference: Annotated[str, typer.Option(help="Machine class, or CLASS/campaign-1.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder of the files.")] = None,
 ) -> None:
     """Draw one figure; with --from measured, run what is missing for it first and judge it."""
     from artifact.host import reproduce as path
 
     wish = path.Wish(profile=profile, engine=engine, device=device, name=campaign, results=results)
-    raise typer.Exit(path.one_figure(name, source, wish, typer.echo))
+    code = path.one_figure(name, source, wish, typer.echo, reference=reference, out=out)
+    raise typer.Exit(code)
 
 
 app.command("table", help="Write one table (tab1, ...), like `figure`.")(figure)
@@ -184,6 +187,24 @@ def ship(
     folder = results / name
     chosen = machine_class or reference.machine_class(evidence.read_campaign(folder))
     typer.echo(f"shipped: {reference.ship(folder, chosen)}")
+
+
+@app.command()
+def doctor(
+    engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    results: ResultsOption = Path("results"),
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the index.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Strict JSON instead of lines.")] = False,
+) -> None:
+    """What this machine can do and what to mend: 0 all well, 1 a warning, 2 an error."""
+    from artifact import strict_json
+    from artifact.host import doctor as examination
+
+    report = examination.run(engine, device, results, offline=offline)
+    text = strict_json.dumps(report.plain()) if json else report.text()
+    typer.echo(text, nl=False)
+    raise typer.Exit(report.exit_code)
 
 
 @app.command()

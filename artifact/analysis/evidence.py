@@ -8,7 +8,7 @@ Nothing here judges.
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,6 +110,19 @@ def read_campaign(directory: Path) -> Campaign:
         noisy=_noisy(records, calibrations),
         calibration_ms=noise.calibration_medians(calibrations),
         read_code=lambda record: _read_code(store, record),
+    )
+
+
+def limited_to(campaign: Campaign, blocks: Container[tuple[str, str]]) -> Campaign:
+    """The campaign as if only these (model, input) pairs had been planned."""
+    return replace(
+        campaign,
+        records=tuple(r for r in campaign.records if (r.spec.model, r.spec.input) in blocks),
+        planned={
+            trial_id: spec
+            for trial_id, spec in campaign.planned.items()
+            if (spec.model, spec.input) in blocks
+        },
     )
 
 

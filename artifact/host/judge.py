@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from artifact.analysis import bands
 from artifact.analysis import recommend as advice
 from artifact.analysis import reference as references
 from artifact.analysis.bands import BandError, Comparison
-from artifact.analysis.evidence import Campaign, evidence_of, read_campaign
+from artifact.analysis.evidence import Campaign, evidence_of, limited_to, read_campaign
 from artifact.analysis.reference import Reference
 from artifact.analysis.verdict import judge
 from artifact.analysis.verdict_text import markdown, plain
@@ -37,8 +37,11 @@ def check(
     propose: bool = False,
     say: Say = print,
     root: Path = references.DEFAULT_ROOT,
+    only: Container[tuple[str, str]] | None = None,
 ) -> int:
     """Judge a campaign, or compare two bare JSON files; returns the exit code (0, 1 or 2).
+
+    `only` limits the judgement to blocks of the given (model, input) pairs.
 
     The campaign is the folder `measured_file`, else `results/<name>`. `reference` is a campaign
     folder or a machine class's; without it the nearest class below `root` is taken. With
@@ -55,6 +58,8 @@ def check(
     else:
         campaign_folder = chosen_folder(name, results)
     campaign = read_campaign(campaign_folder)
+    if only is not None:
+        campaign = limited_to(campaign, only)
     if reference is not None:
         chosen: Reference | None = references.load(_found(reference, results))
     else:

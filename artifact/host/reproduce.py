@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from artifact import study as studies
 from artifact.errors import UserError
-from artifact.host import bundles, machine
+from artifact.host import bundles, doctor, machine
 from artifact.host.campaign import TOOLS_STACK, Summary, run_campaign
 from artifact.host.engines import Engine
 from artifact.host.lock import LOCK_PATH
@@ -129,16 +130,32 @@ def reproduce(wish: Wish, say: Say = print) -> int:
     for reason in prepared.choice.reasons:
         say(reason)
     say(f"profile {prepared.plan.profile}, engine {prepared.choice.engine}: {prepared.directory}")
+    examined = examine(prepared.choice, wish.results, say)
     prepare_engine(prepared.choice, stacks_of(prepared.plan), wish.results, say)
     engine = make_engine(prepared.choice, wish)
     try:
         wish.results.mkdir(parents=True, exist_ok=True)
-        done = _measure(prepared, engine, wish, say)
+        done = _measure(prepared, engine, wish, say, examined)
     finally:
         engine.close()
     say(summary_text(prepared.directory))
     say(closing_line(done))
     return 0 if done.complete else 1
+
+
+def examine(choice: machine.Choice, results: Path, say: Say) -> dict[str, Any]:
+    """The doctor's report for the manifest; its warnings and errors are said, one line each.
+
+    Nothing is refused here: what cannot run fails where it is needed, with its own line. The fake
+    engine measures nothing, so nothing is examined for it.
+    """
+    found: dict[str, Any] = {"choice": dataclasses.asdict(choice)}
+    if choice.engine in doctor.ENGINES:
+        report = doctor.run(choice.engine, choice.device, results)
+        for line in report.alarms():
+            say(line)
+        found["report"] = report.plain()
+    return found
 
 
 def reproduce_and_check(wish: Wish, say: Say = print) -> int:
@@ -154,7 +171,9 @@ def reproduce_and_check(wish: Wish, say: Say = print) -> int:
     return max(measured, verdict)
 
 
-def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summary:
+def _measure(
+    prepared: Prepared, engine: Engine, wish: Wish, say: Say, examined: Mapping[str, Any]
+) -> Summary:
     cpus = max(1, prepared.study.profile(prepared.plan.profile).cpus)
     reporter = BarReporter() if sys.stderr.isatty() else PlainReporter()
     fake = prepared.choice.engine == "fake"  # measures nothing, so it disturbs no campaign
@@ -170,7 +189,7 @@ def _measure(prepared: Prepared, engine: Engine, wish: Wish, say: Say) -> Summar
         else bundles.ensure(prepared.plan, wish.results / bundles.FOLDER, cpus=cpus, say=say),
         lock_path=wish.results / ".fake.lock" if fake else LOCK_PATH,
         only=wish.only,
-        doctor={"choice": dataclasses.asdict(prepared.choice)},
+        doctor=examined,
     )
 
 
@@ -186,28 +205,38 @@ def summary_text(directory: Path) -> str:
     return text
 
 
-def one_figure(name: str, source: str, wish: Wish, say: Say = print) -> int:
+def one_figure(
+    name: str,
+    source: str,
+    wish: Wish,
+    say: Say = print,
+    *,
+    reference: str = "",
+    out: Path | None = None,
+) -> int:
     """`make figN`, `make tabN`: run what is missing for it, draw it, judge what it is drawn from.
 
     Only for source `measured` anything runs: whole blocks, in the campaign folder of the profile,
-    so that `make reproduce RESUME=1` completes what this began.
+    so that `make reproduce RESUME=1` completes what this began. `reference` names a machine class
+    or one campaign of it; `out` is the folder of the files.
     """
     from artifact.host import drawing, judge
 
     draw = drawing.table if name.startswith("tab") else drawing.figure
-    drawing.load(name)  # an unknown name is said before anything is measured
+    described = drawing.load(name)  # an unknown name is said before anything is measured
     if source != "measured":
-        return draw(name, source, results=wish.results, say=say)
+        return draw(name, source, results=wish.results, reference=reference, out=out, say=say)
     prepared = resolve(wish)
-    missing = drawing.missing_cells(name, prepared.directory, prepared.study, prepared.plan.profile)
+    study, profile, folder = prepared.study, prepared.plan.profile, prepared.directory
+    missing = drawing.missing_cells(name, folder, study, profile)
+    measured = 0
     if missing:
         blocks = frozenset((model, shape) for model, shape, _ in missing)
-        code = reproduce(dataclasses.replace(wish, only=blocks, resume=True), say)
-        if code:
-            return code
-    folder = prepared.directory
-    drawn = draw(name, source, results=wish.results, campaign=folder.name, say=say)
-    return max(drawn, judge.check(measured_file=folder, results=wish.results, say=say))
+        measured = reproduce(dataclasses.replace(wish, only=blocks, resume=True), say)
+    drawn = draw(name, source, results=wish.results, campaign=folder.name, out=out, say=say)
+    shown = {(model, shape) for model, shape, _ in described.grid.cells(study, profile)}
+    judged = judge.check(measured_file=folder, results=wish.results, say=say, only=shown)
+    return max(measured, drawn, judged)
 
 
 def closing_line(done: Summary) -> str:
