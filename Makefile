@@ -11,6 +11,10 @@ DEVICE ?= auto
 NAME ?=
 RESUME ?=
 FROM ?= measured
+MODEL ?= resnet18
+INPUT ?= 1x3x224x224
+FIRST ?= xla
+SECOND ?= inductor-fold
 REF ?=
 OUT ?=
 export DOCKER
@@ -73,6 +77,11 @@ bench: setup ## the speed table of the documents
 
 lock: setup-dev ## regenerate every hash-locked requirements file
 	@cd "$(here)" && ./docker/lock.sh
+
+crossover: setup ## look where two configurations cross (MODEL= INPUT= FIRST= SECOND=)
+	@cd "$(here)" && $(artifact) crossover --model "$(MODEL)" --input "$(INPUT)" \
+	  --first "$(FIRST)" --second "$(SECOND)" --profile "$(PROFILE)" --engine "$(ENGINE)" \
+	  $(if $(NAME),--name "$(NAME)") $(if $(RESUME),--resume)
 
 doctor: setup ## what this machine can do, and what to mend
 	@cd "$(here)" && $(artifact) doctor

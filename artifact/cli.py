@@ -190,6 +190,41 @@ def ship(
 
 
 @app.command()
+def crossover(
+    model: Annotated[str, typer.Option(help="A model of the study.")],
+    shape: Annotated[str, typer.Option("--input", help="Like 1x3x224x224 or 8x128.")],
+    first: Annotated[str, typer.Option(help="A configuration, such as xla.")],
+    second: Annotated[str, typer.Option(help="Another one, such as inductor-fold.")],
+    profile: Annotated[str, typer.Option(help="auto: that of the records.")] = "auto",
+    engine: EngineOption = "auto",
+    name: Annotated[str, typer.Option("--name", help="The campaign that predicts.")] = "",
+    executions: Annotated[int | None, typer.Option(help="Instead of twice the n.")] = None,
+    max_minutes: Annotated[float, typer.Option(help="Refuse what would take longer.")] = 30.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Run only what is missing.")] = False,
+    results: ResultsOption = Path("results"),
+    selinux: Annotated[str, typer.Option(help="z or Z: label our output folder.")] = "",
+) -> None:
+    """Go and look: do two configurations cross where their lines say? (`make crossover`)."""
+    from artifact.host import crossover as looking
+
+    question = looking.Question(
+        model=model,
+        input=shape,
+        first=first,
+        second=second,
+        profile=profile,
+        engine=engine,
+        name=name,
+        executions=executions,
+        max_minutes=max_minutes,
+        resume=resume,
+        results=results,
+        selinux=selinux,
+    )
+    raise typer.Exit(looking.go_and_look(question, typer.echo))
+
+
+@app.command()
 def doctor(
     engine: EngineOption = "auto",
     device: DeviceOption = "auto",

@@ -211,8 +211,9 @@ def compare(
 ) -> list[RoundRow]:
     """A row for each round that both configurations have, then one for the mean of these rounds.
 
-    The set is one of the crossing of means, so single rounds scatter more widely than it; the last
-    row is the one to judge by. No common round, or two curves of one round, raise `CrossingError`.
+    The set is about the crossing of means, so single rounds scatter more widely than it; the last
+    row is the one to judge by, and has a spread of its own that the set does not hold. No common
+    round, or two curves of one round, raise `CrossingError`.
     """
     sides = [_by_round(prediction.first, first), _by_round(prediction.second, second)]
     rounds = sorted(sides[0].keys() & sides[1].keys())

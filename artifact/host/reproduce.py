@@ -135,7 +135,7 @@ def reproduce(wish: Wish, say: Say = print) -> int:
     engine = make_engine(prepared.choice, wish)
     try:
         wish.results.mkdir(parents=True, exist_ok=True)
-        done = _measure(prepared, engine, wish, say, examined)
+        done = measure(prepared, engine, wish, say, examined)
     finally:
         engine.close()
     say(summary_text(prepared.directory))
@@ -171,9 +171,10 @@ def reproduce_and_check(wish: Wish, say: Say = print) -> int:
     return max(measured, verdict)
 
 
-def _measure(
+def measure(
     prepared: Prepared, engine: Engine, wish: Wish, say: Say, examined: Mapping[str, Any]
 ) -> Summary:
+    """Run the campaign of a prepared wish with a bar or lines; see `run_campaign`."""
     cpus = max(1, prepared.study.profile(prepared.plan.profile).cpus)
     reporter = BarReporter() if sys.stderr.isatty() else PlainReporter()
     fake = prepared.choice.engine == "fake"  # measures nothing, so it disturbs no campaign

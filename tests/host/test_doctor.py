@@ -80,6 +80,7 @@ class Machine:
             "importable": lambda name: True,
             "lacking_for_processes": lambda: None,
             "effective_cpus": lambda root: 4,
+            "allowed_cpus": lambda: 4,
             "clocks": lambda: next(times),
             "sleep": lambda seconds: None,
         }
@@ -449,6 +450,9 @@ def test_one_cpu_is_too_few_and_a_quota_is_said(machine, found) -> None:
     machine.files["sys/fs/cgroup/cpu.max"] = "300000 100000"
     finding = found("cpus")
     assert (finding.state, finding.facts["quota"]) == ("advice", "300000 100000")
+    machine.files["sys/fs/cgroup/cpu.max"] = "max 100000"
+    machine.more["effective_cpus"] = lambda root: 3
+    assert found("cpus").facts["quota"] == "3 of 4 CPUs"
     machine.more["effective_cpus"] = lambda root: 1
     assert found("cpus").state == "warning"
 

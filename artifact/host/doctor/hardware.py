@@ -119,7 +119,9 @@ def cpus(at: Situation) -> Finding:
     system = at.system
     usable = system.effective_cpus(system.root)
     online = system.read(f"{CPU}/online")
-    quota = _quota(system)
+    allowed = system.allowed_cpus()
+    # A group above ours may hold the quota; then only what it leaves is seen.
+    quota = _quota(system) or (f"{usable} of {allowed} CPUs" if usable < allowed else None)
     facts = {"usable": usable, "online": online, "quota": quota}
     words = f"{usable} usable (online: {online or 'unknown'})"
     if usable < WANTED_CPUS:

@@ -101,6 +101,11 @@ def lacking_for_processes() -> str | None:
     return None
 
 
+def allowed_cpus() -> int:
+    """CPUs that the affinity of this process allows, whatever a quota makes of them."""
+    return len(os.sched_getaffinity(0))
+
+
 def read_clocks() -> tuple[float, float]:
     """Wall clock and monotonic clock, in seconds, read together."""
     return time.time(), time.monotonic()
@@ -120,6 +125,7 @@ class System:
     importable: Callable[[str], bool] = is_importable
     lacking_for_processes: Callable[[], str | None] = lacking_for_processes
     effective_cpus: Callable[[Path], int] = effective_cpus
+    allowed_cpus: Callable[[], int] = allowed_cpus
     clocks: Callable[[], tuple[float, float]] = read_clocks
     sleep: Callable[[float], None] = time.sleep
 
