@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from artifact.errors import UserError
+from artifact.strict_json import SchemaError
 from artifact.trial import commands
 
 app = typer.Typer(
@@ -269,6 +270,12 @@ def clean(engine: EngineOption = "auto") -> None:
     typer.echo(f"{choice.engine}: removed {removed} left over")
 
 
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"cannot use {error.filename}: {error.strerror}"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def main() -> None:
     """Entry point: a `UserError` becomes one line on stderr and its exit code, no traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -278,6 +285,10 @@ def main() -> None:
     except UserError as error:
         typer.echo(f"artifact: {error}", err=True)
         sys.exit(error.exit_code)
+    except (SchemaError, OSError) as error:
+        # A malformed value or a file that cannot be used: for the person, not a defect to trace.
+        typer.echo(f"artifact: {_one_line(error)}", err=True)
+        sys.exit(2)
     except BaseException as error:
         # Only the campaign's `Interrupted` carries an exit code (130, 143); all else is a defect.
         code = getattr(error, "exit_code", None)

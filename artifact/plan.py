@@ -69,6 +69,8 @@ class TrialSpec:
             raise SchemaError(f"device: expected cpu or cuda, got {self.device!r}")
         if self.precision not in ("fp32", "tf32"):
             raise SchemaError(f"precision: expected fp32 or tf32, got {self.precision!r}")
+        if self.precision == "tf32" and self.device != "cuda":
+            raise SchemaError("precision tf32 exists on cuda only")
         if self.isa not in ("avx2", "native"):
             raise SchemaError(f"isa: expected avx2 or native, got {self.isa!r}")
         if self.executions < 1 or self.warmups < 0:

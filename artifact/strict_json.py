@@ -134,7 +134,7 @@ def read(path: Path) -> Any:
     """Read one strict JSON file; the error names the file."""
     try:
         return loads(path.read_text(encoding="utf-8"))
-    except SchemaError as error:
+    except (SchemaError, UnicodeDecodeError, RecursionError) as error:
         raise SchemaError(f"{path}: {error}") from error
 
 

@@ -130,12 +130,17 @@ class Study:
                 if not _INPUT_PATTERN.fullmatch(shape):
                     raise SchemaError(f"models.{name}.inputs: {shape!r} is not like 1x3x224x224")
         for name, profile in self.profiles.items():
+            if profile.device not in ("cpu", "cuda"):
+                raise SchemaError(f"profiles.{name}.device: expected cpu or cuda")
             for choice in profile.blocks:
                 self._check_choice(f"profiles.{name}", choice)
 
     def _check_choice(self, where: str, choice: BlockChoice) -> None:
         if choice.model not in self.models:
             raise SchemaError(f"{where}: unknown model {choice.model!r}")
+        for shape in choice.inputs:
+            if shape != "*" and not _INPUT_PATTERN.fullmatch(shape):
+                raise SchemaError(f"{where}: input {shape!r} is not like 1x3x224x224")
         family = self.models[choice.model].family
         for configuration in choice.configurations:
             if configuration not in self.configurations:
@@ -182,5 +187,5 @@ def load(path: Path = DEFAULT_PATH) -> Study:
         return from_plain(Study, tomllib.loads(path.read_text(encoding="utf-8")), "study")
     except OSError as error:
         raise UserError(f"cannot read the study file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, SchemaError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, SchemaError) as error:
         raise UserError(f"{path}: {error}", next_step="mend the study file") from error

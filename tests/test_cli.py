@@ -51,6 +51,12 @@ def is_one_line(process) -> bool:
             ("trial", "--spec", "/absent.json", "--out", "x", "--bundle", "x", "--scratch", "x"),
             "absent",
         ),
+        (("reproduce", "--engine", "fake", "--device", "gpu"), "unknown device 'gpu'"),
+        (("reproduce", "--engine", "fake", "--precision", "bf16"), "precision"),
+        (("reproduce", "--engine", "fake", "--precision", "tf32"), "cuda only"),
+        (("reproduce", "--engine", "fake", "--isa", "sse"), "isa"),
+        (("reproduce", "--engine", "fake", "--results", "/dev/null"), "/dev/null"),
+        (("bundle", "--model", "resnet18", "--out", "x", "--input", "1x3x8x8"), "torch"),
         (("summary", "--name", "absent"), "absent"),
     ],
 )

@@ -120,6 +120,7 @@ def test_a_trial_measures_exactly_one_shape(make_spec, shapes):
         ("role", "measure"),
         ("device", "gpu"),
         ("precision", "bf16"),
+        ("precision", "tf32"),  # case N5: exists on cuda only, this spec is for a CPU
         ("isa", "avx"),
         ("executions", 0),
         ("warmups", -1),

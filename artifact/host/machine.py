@@ -92,6 +92,8 @@ def choose(engine: str, profile: str, device: str, profile_device: str | None) -
     `profile_device` is the device of the profile asked for (None when the profile is `auto`).
     Asking for something that is not there is a `UserError`; `auto` falls back and says so.
     """
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device {device!r}", next_step="use auto, cpu or cuda")
     reasons = []
     if engine == "auto":
         missing = why_no_docker()

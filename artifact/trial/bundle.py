@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ class BundleError(UserError):
     """A bundle is missing, broken or of another version; one line that names the file."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(what, next_step="run `artifact bundle` to make it again")
+        super().__init__(
+            what, next_step="remove that bundle; the next run makes it again (`artifact bundle`)"
+        )
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,16 @@ class Bundle:
     weights: dict[str, NDArray[np.float32]]
     aliases: Mapping[str, str]
     inputs: tuple[NDArray[Any], ...]
-    reference: NDArray[np.float64]
+    read_reference: Callable[[], NDArray[np.float64]]
     eager_rmse_by_precision: Mapping[str, float]
     rms: float
     weights_sha256: str
     inputs_sha256: str
+
+    @cached_property
+    def reference(self) -> NDArray[np.float64]:
+        """The float64 output, read at its first use: it can be larger than the weights."""
+        return self.read_reference()
 
     @property
     def eager_rmse(self) -> float:
@@ -74,25 +82,24 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def load(directory: Path, input_name: str, verify: bool = True) -> Bundle:
-    """Load one input of a bundle into memory.
+    """Load one input of a bundle into memory; the reference output is read when it is asked for.
 
-    With `verify`, the SHA-256 of each file read is compared with the manifest. `BundleError`, one
+    With `verify`, the SHA-256 of each file is compared with the manifest first. `BundleError`, one
     line that names the file, for anything missing, truncated or changed.
     """
-    manifest = read_manifest(directory)
-    entry = manifest.inputs.get(input_name)
-    if entry is None:
-        known = ", ".join(sorted(manifest.inputs))
-        raise BundleError(f"bundle {directory} has no input {input_name!r} (it has {known})")
-    weights = _read(directory, manifest.weights, verify)
-    inputs = _read(directory, entry.inputs, verify)
-    reference = _read(directory, entry.reference, verify)
+    manifest, entry = _entry(directory, input_name)
+    if verify:
+        check_files(directory, input_name)
+    weights = _read(directory, manifest.weights)
+    inputs = _read(directory, entry.inputs)
     return Bundle(
         manifest=manifest,
         weights=weights,
         aliases=manifest.aliases,
         inputs=_ordered_inputs(inputs, entry, directory),
-        reference=_reference_output(reference, entry, directory),
+        read_reference=lambda: _reference_output(
+            _read(directory, entry.reference), entry, directory
+        ),
         eager_rmse_by_precision=entry.eager_rmse,
         rms=entry.rms,
         weights_sha256=manifest.weights_sha256,
@@ -100,14 +107,38 @@ def load(directory: Path, input_name: str, verify: bool = True) -> Bundle:
     )
 
 
-def _read(directory: Path, entry: FileEntry, verify: bool) -> dict[str, NDArray[Any]]:
-    path = directory / entry.path
+def check_files(directory: Path, input_name: str) -> None:
+    """Compare the SHA-256 of the weights, this input and its reference with the manifest."""
+    manifest, entry = _entry(directory, input_name)
+    for file in (manifest.weights, entry.inputs, entry.reference):
+        path = directory / file.path
+        _check_size(path, file)
+        if _file_sha256(path) != file.sha256:
+            raise BundleError(f"checksum mismatch: {path} is not the file that was written")
+
+
+def _entry(directory: Path, input_name: str) -> tuple[Manifest, InputEntry]:
+    manifest = read_manifest(directory)
+    entry = manifest.inputs.get(input_name)
+    if entry is None:
+        known = ", ".join(sorted(manifest.inputs))
+        raise BundleError(f"bundle {directory} has no input {input_name!r} (it has {known})")
+    return manifest, entry
+
+
+def _check_size(path: Path, file: FileEntry) -> None:
     try:
         size_bytes = path.stat().st_size
-        if size_bytes != entry.size_bytes:
-            raise BundleError(f"{path} has {size_bytes} bytes, expected {entry.size_bytes}")
-        if verify and _file_sha256(path) != entry.sha256:
-            raise BundleError(f"checksum mismatch: {path} is not the file that was written")
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror}") from error
+    if size_bytes != file.size_bytes:
+        raise BundleError(f"{path} has {size_bytes} bytes, expected {file.size_bytes}")
+
+
+def _read(directory: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
+    path = directory / entry.path
+    _check_size(path, entry)
+    try:
         return load_file(path)
     except OSError as error:
         raise BundleError(f"cannot read {path}: {error.strerror}") from error

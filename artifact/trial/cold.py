@@ -26,6 +26,10 @@ CONTROLLED_PREFIXES = (
 )  # fmt: skip
 
 
+#: Which GPU is the caller's to use is not a compiler switch (a cluster's allocation).
+KEPT = ("CUDA_VISIBLE_DEVICES",)
+
+
 def placement_for(spec: TrialSpec, scratch: Path) -> Placement:
     """Threads = CPUs asked for, never more than the process may use (0 asks for all)."""
     available = effective_cpus()
@@ -75,7 +79,8 @@ def directories(spec: TrialSpec, placement: Placement) -> dict[str, Path]:
 def apply(environment_: Mapping[str, str]) -> None:
     """Make the process environment what `environment` says; drop every other compiler switch."""
     for name in list(os.environ):
-        if name.startswith(CONTROLLED_PREFIXES) and name not in environment_:
+        ours = name.startswith(CONTROLLED_PREFIXES) and name not in KEPT
+        if ours and name not in environment_:
             del os.environ[name]
     os.environ.update(environment_)
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from artifact.errors import UserError
+
 
 def trial(
     spec: Annotated[Path, typer.Option(help="trial.json")],
@@ -35,7 +37,14 @@ def bundle(
 ) -> None:
     """Inside the inductor image: write the reference bundle of one model."""
     from artifact import study
-    from artifact.models import bundle_writer
+
+    try:
+        from artifact.models import bundle_writer
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"bundles are made where PyTorch is, and {error.name} is not here",
+            next_step="a campaign makes the bundles it needs: run `artifact reproduce`",
+        ) from error
     from artifact.models.spec import ModelSpec, bundle_key, models_hash
 
     loaded = study.load()

@@ -29,20 +29,45 @@ def _read(path: Path) -> str | None:
 
 
 def _quota_v2(root: Path) -> float | None:
-    text = _read(root / "sys/fs/cgroup/cpu.max")
-    if text is None or text.startswith("max"):
-        return None
-    quota, _, period = text.partition(" ")
-    return _ratio(quota, period)
+    quotas = []
+    for folder in _own_folders(root, root / "sys/fs/cgroup", ""):
+        text = _read(folder / "cpu.max")
+        if text is not None and not text.startswith("max"):
+            quota, _, period = text.partition(" ")
+            quotas.append(_ratio(quota, period))
+    return _smallest(quotas)
 
 
 def _quota_v1(root: Path) -> float | None:
-    for folder in ("cpu", "cpu,cpuacct"):
-        quota = _read(root / "sys/fs/cgroup" / folder / "cpu.cfs_quota_us")
-        period = _read(root / "sys/fs/cgroup" / folder / "cpu.cfs_period_us")
-        if quota is not None and period is not None:
-            return _ratio(quota, period)
-    return None
+    quotas = []
+    for mount in ("cpu", "cpu,cpuacct"):
+        for folder in _own_folders(root, root / "sys/fs/cgroup" / mount, "cpu"):
+            quota = _read(folder / "cpu.cfs_quota_us")
+            period = _read(folder / "cpu.cfs_period_us")
+            if quota is not None and period is not None:
+                quotas.append(_ratio(quota, period))
+    return _smallest(quotas)
+
+
+def _own_folders(root: Path, mount: Path, controller: str) -> list[Path]:
+    """This process's cgroup and all above it, up to the mount point: every one can set a quota.
+
+    `controller` is "" for cgroup v2. Inside a container the path of /proc/self/cgroup may not
+    exist below the mount; the mount point is then the container's own cgroup.
+    """
+    own = "/"
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(",") and (controller or number == "0"):
+            own = path
+    parts = [part for part in own.split("/") if part]
+    return [mount.joinpath(*parts[:end]) for end in range(len(parts), -1, -1)]
+
+
+def _smallest(quotas: list[float | None]) -> float | None:
+    found = [quota for quota in quotas if quota is not None]
+    return min(found) if found else None
 
 
 def _ratio(quota: str, period: str) -> float | None:

@@ -124,31 +124,34 @@ def _measure(
 ) -> tuple[str, str]:
     """Compile, check the first output, warm up, execute; returns (status, message)."""
     clock = evidence.clock
+    bundles.check_files(bundle_path, spec.input)  # in no phase: a program would not do it
     before = telemetry.snapshot()
     with clock.phase("framework_import"):
         stack.import_framework()
     with clock.phase("bundle_load"):
-        bundle = bundles.load(bundle_path, spec.input)
+        bundle = bundles.load(bundle_path, spec.input, verify=False)
     if spec.weights_sha256 and bundle.weights_sha256 != spec.weights_sha256:
         raise UserError(
             f"bundle {bundle_path.name} holds other weights than study.toml names for {spec.model}",
-            next_step="remove it and run `artifact bundle` again",
+            next_step="remove it; the next run makes it again",
         )
     with clock.phase("model_build"):
         stack.build_model(bundle)
+    bundle.weights.clear()  # the model holds them; keeping both would double the memory
     with clock.phase("runtime_start"):
         stack.start_runtime()
     execute = stack.compile(clock)
     with clock.phase("first_call"):
         first = execute()
         stack.synchronize(first)
+    peak = telemetry.peak_memory_bytes()
     evidence.output = _check_output(stack, first, bundle, spec.precision)
     if not evidence.output.passed:  # the gate: nothing is timed on a wrong program (case N1)
-        evidence.telemetry = telemetry.difference(before, telemetry.snapshot(), 0)
+        evidence.telemetry = telemetry.difference(before, telemetry.snapshot(), 0, peak)
         return "wrong-output", evidence.output.reason
     children = telemetry.count_children()
     last = _execute(spec, stack, execute, evidence)
-    evidence.telemetry = telemetry.difference(before, telemetry.snapshot(), children)
+    evidence.telemetry = telemetry.difference(before, telemetry.snapshot(), children, peak)
     evidence.output = _check_output(stack, last, bundle, spec.precision)
     return _judge(spec, evidence)
 

@@ -44,10 +44,21 @@ def snapshot() -> Snapshot:
     )
 
 
-def difference(before: Snapshot, after: Snapshot, children_at_steady_state: int) -> Telemetry:
-    """What happened between two snapshots."""
+def peak_memory_bytes() -> int:
+    """Largest resident memory so far of this process, or of one of its ended children.
+
+    The trial asks for it after the first output and before the output check, whose float64 copies
+    are not the program's memory.
+    """
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(own, children) * 1024
+
+
+def difference(
+    before: Snapshot, after: Snapshot, children_at_steady_state: int, peak_bytes: int
+) -> Telemetry:
+    """What happened between two snapshots."""
     steal = _minus(after.steal_ticks, before.steal_ticks)
     total = _minus(after.total_ticks, before.total_ticks)
     pressure = _minus(after.pressure_us, before.pressure_us)
@@ -61,7 +72,7 @@ def difference(before: Snapshot, after: Snapshot, children_at_steady_state: int)
         steal_fraction=None if steal is None or not total else steal / total,
         pressure_cpu_ms=None if pressure is None else pressure / 1e3,
         throttled_ms=None if throttled is None else throttled / 1e6,
-        peak_memory_bytes=max(own, children) * 1024,
+        peak_memory_bytes=peak_bytes,
         children_at_steady_state=children_at_steady_state,
         load_before=None,
     )

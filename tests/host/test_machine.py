@@ -61,6 +61,12 @@ def test_a_cpu_profile_never_asks_for_a_gpu(offers, monkeypatch):
     assert machine.choose("docker", "auto", "cpu", None).profile == "cpu"
 
 
+def test_an_unknown_device_is_refused_by_name(offers):
+    offers(docker=None, cuda=None)
+    with pytest.raises(UserError, match="unknown device 'gpu'"):
+        machine.choose("docker", "auto", "gpu", None)
+
+
 def test_profile_and_device_must_agree(offers):
     offers(docker=None, cuda=None)
     with pytest.raises(UserError, match="is for cpu, not for cuda"):

@@ -172,7 +172,7 @@ def test_inputs_under_other_names_are_refused(directory: Path) -> None:
 def refused(directory: Path, name: str, verify: bool = True) -> str:
     """Loading fails in one line that names the file and the way out; returns that line."""
     with pytest.raises(bundle.BundleError) as caught:
-        bundle.load(directory, "1x3", verify)
+        _ = bundle.load(directory, "1x3", verify).reference  # read at its first use
     message = str(caught.value)
     assert isinstance(caught.value, UserError)
     assert "\n" not in message and name in message and "artifact bundle" in message

@@ -47,3 +47,29 @@ def test_cgroup_v1(four_cpus, tmp_path, folder, quota, expected):
 
 def test_missing_files_mean_affinity(four_cpus, tmp_path):
     assert effective_cpus(tmp_path) == 4
+
+
+def test_a_quota_of_an_outer_cgroup_counts(four_cpus, tmp_path):
+    """A systemd slice or a job of a cluster: the quota stands at the process's own path."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/slice/job/step\n", encoding="ascii")
+    write(tmp_path, "slice/job/step/cpu.max", "max 100000\n")
+    write(tmp_path, "slice/job/cpu.max", "100000 100000\n")
+    write(tmp_path, "slice/cpu.max", "300000 100000\n")
+    assert effective_cpus(tmp_path) == 1
+
+
+def test_a_v1_quota_at_the_processes_own_path(four_cpus, tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    text = "4:memory:/other\n3:cpu,cpuacct:/docker/abc\n"
+    (tmp_path / "proc/self/cgroup").write_text(text, encoding="ascii")
+    write(tmp_path, "cpu/docker/abc/cpu.cfs_quota_us", "200000")
+    write(tmp_path, "cpu/docker/abc/cpu.cfs_period_us", "100000")
+    assert effective_cpus(tmp_path) == 2
+
+
+def test_a_path_that_the_container_cannot_see_falls_back_to_its_own_root(four_cpus, tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/not/here\n", encoding="ascii")
+    write(tmp_path, "cpu.max", "200000 100000\n")
+    assert effective_cpus(tmp_path) == 2

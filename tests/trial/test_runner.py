@@ -6,7 +6,6 @@ import json
 import lzma
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +106,7 @@ from artifact.trial.clock import Clock
 from artifact.trial import bundle
 import fake_bundle
 bundle.load = fake_bundle.load
+bundle.check_files = fake_bundle.check_files
 record = run(read_spec(Path(sys.argv[2])), out=Path(sys.argv[3]), bundle_root=Path("."),
              scratch=Path(sys.argv[4]), clock=Clock())
 """
@@ -114,6 +114,8 @@ record = run(read_spec(Path(sys.argv[2])), out=Path(sys.argv[3]), bundle_root=Pa
 FAKE_BUNDLE = """
 import numpy as np
 from types import SimpleNamespace
+def check_files(directory, input_name):
+    pass
 def load(directory, input_name, verify=True):
     x = np.arange(8, dtype=np.float32)
     return SimpleNamespace(inputs=(x,), reference=2 * x.astype(np.float64), weights={}, aliases={},
@@ -239,13 +241,13 @@ def test_a_trial_that_reads_much_from_disk_is_page_cold(run_toy, monkeypatch, ma
     assert runner._judge(priming, evidence)[0] == "ok"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 1}', textwrap.dedent("[1, 2]")])
-def test_a_malformed_trial_file_is_one_line(tmp_path, text):
+@pytest.mark.parametrize("data", [b"", b"{", b'{"schema": 1}', b"[1, 2]", bytes(range(128, 228))])
+def test_a_malformed_trial_file_is_one_line(tmp_path, data):
     from artifact.errors import UserError
     from artifact.trial.runner import read_spec
 
     path = tmp_path / "trial.json"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(data)
     with pytest.raises(UserError, match=r"trial\.json") as caught:
         read_spec(path)
     assert "\n" not in str(caught.value)

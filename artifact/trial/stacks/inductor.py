@@ -165,7 +165,7 @@ class Adapter(TorchAdapter):
     def compile(self, clock: Clock) -> Callable[[], Any]:
         """Fold if asked, bind, do the one-time work; the compilation itself is the first call."""
         if self._spec.options.get("copy"):
-            self._model = copy.deepcopy(self._model)  # outside every phase: not part of T_C
+            self._model = copy.deepcopy(self._model)  # in no phase: not part of any T_C
         if self._spec.options.get("fold"):
             self._fold(clock)
         self.bind(clock)

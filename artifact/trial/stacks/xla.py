@@ -16,7 +16,7 @@ from artifact.errors import UserError
 from artifact.plan import TrialSpec
 from artifact.records import NativeWindow
 from artifact.study import parse_input
-from artifact.trial.stacks import ColdReading, GeneratedCode, Placement
+from artifact.trial.stacks import ColdReading, GeneratedCode, Placement, Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,6 +109,13 @@ class Adapter:
         jax.block_until_ready(self._inputs)
 
     def compile(self, clock: Clock) -> Callable[[], Any]:
+        try:
+            return self._compile(clock)
+        except NotImplementedError as error:  # a primitive without a lowering on this platform
+            first = (str(error).strip().splitlines() or ["no message"])[0][:300]
+            raise Unsupported(f"XLA (jax {version('jax')}) cannot lower: {first}") from error
+
+    def _compile(self, clock: Clock) -> Callable[[], Any]:
         import jax
 
         self._counting = True
@@ -168,7 +175,7 @@ class Adapter:
         import jax
 
         return {
-            "precision": self._spec.precision,
+            "precision": "fp32" if self._spec.device == "cpu" else self._spec.precision,
             "matmul_precision": str(jax.config.jax_default_matmul_precision),
             "binding": self._spec.binding,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),

@@ -17,7 +17,8 @@ from artifact import census, records  # noqa: E402
 from artifact.census import hlo  # noqa: E402
 from artifact.errors import UserError  # noqa: E402
 from artifact.strict_json import write_atomic  # noqa: E402
-from artifact.trial.stacks import Placement, xla  # noqa: E402
+from artifact.trial.clock import Clock  # noqa: E402
+from artifact.trial.stacks import Placement, Unsupported, xla  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 REFERENCES = HERE.parents[1] / "models" / "references"
@@ -112,9 +113,29 @@ def test_a_planted_warm_cache_is_caught(run_trial, tmp_path):
     assert "cache hits" in second.message
 
 
-def test_tf32_is_a_precision_of_its_own(make_spec, tmp_path):
-    """Case N5: the mode is explicit for both precisions, never the framework's default."""
-    assert xla.MATMUL_PRECISION == {"fp32": "highest", "tf32": "tensorfloat32"}
+def test_a_cpu_record_says_fp32_whatever_the_default_would_be(run_trial):
+    """Case N5: the mode is explicit and read back, never the framework's default."""
+    record = run_trial()
+    assert record.facts["precision"] == "fp32"
+    assert record.facts["matmul_precision"] == "highest"
+
+
+def test_a_primitive_without_a_lowering_is_unsupported(make_spec, tmp_path):
+    """Case N2: the cell is `unsupported`, with the primitive and the version in its message."""
+    from types import SimpleNamespace
+
+    import jax.extend
+    import numpy as np
+
+    primitive = jax.extend.core.Primitive("frobnicate")
+    primitive.def_abstract_eval(lambda x: x)
+    adapter = xla.Adapter(make_spec(stack="xla", binding="frozen"), Placement(tmp_path, 2, 2))
+    adapter.import_framework()
+    adapter._program = SimpleNamespace(apply=lambda _, x: primitive.bind(x), params={})
+    adapter._host_inputs = (np.ones(3, np.float32),)
+    adapter.start_runtime()
+    with pytest.raises(Unsupported, match=r"jax .*frobnicate"):
+        adapter.compile(Clock())
 
 
 def test_cuda_asked_for_and_absent_is_one_line(make_spec, tmp_path):

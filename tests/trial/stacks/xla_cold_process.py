@@ -56,6 +56,7 @@ def main() -> None:
     spec_path, out, scratch, references = (Path(text) for text in sys.argv[1:5])
     spec = runner.read_spec(spec_path)
     bundle.load = lambda *_, **__: stored_bundle(spec, references)  # type: ignore[assignment]
+    bundle.check_files = lambda *_: None  # type: ignore[assignment]
     if len(sys.argv) > 5:
         switch_cache_on(sys.argv[5])
     runner.run(spec, out=out, bundle_root=out, scratch=scratch, clock=Clock())
