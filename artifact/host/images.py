@@ -1,15 +1,15 @@
 """Images of the stacks: what they should be, building those that are missing, finding them.
 
 An image's tag and labels hold the hashes of its locks, of the measuring code and of its Dockerfile;
-they tell whether it is up to date. Builds go through a docker command that can do BuildKit
-(secrets, cache mounts), since the Python SDK speaks to the old builder only; looking images up goes
-through the SDK, like the trials.
+they tell whether it is up to date. Looking images up goes through the SDK, like the trials. Builds
+go through a docker command that can do BuildKit (secrets, cache mounts), since the SDK speaks to
+the old builder only; such a command is looked for only when an image is missing.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,6 +28,20 @@ REPOSITORY = "gaps-artifact"
 LOCAL_BASE = "gaps-base:bookworm"
 PULL_TIMEOUT_S = 60
 PROBE_TIMEOUT_S = 60
+API_TIMEOUT_S = 60
+
+#: What Docker's message of a failed pull says, and what is wrong then; the first that fits counts.
+PULL_CAUSES = (
+    ("no such host|name resolution", "no such host"),
+    ("deadline exceeded|timeout|timed out", "no answer in time"),
+    ("x509|certificate", "the registry's certificate is not trusted"),
+    ("toomanyrequests|rate limit", "the registry's rate limit is reached"),
+    ("denied|unauthorized|authentication", "access denied"),
+    ("manifest unknown|not found", "the registry does not have it"),
+    ("connection refused", "connection refused"),
+    ("network is unreachable|no route to host", "no network"),
+    ("no space left", "no space left on the engine's disk"),
+)
 
 Say = Callable[[str], None]
 
@@ -42,6 +56,10 @@ class ImageMissing(ImageError):
 
 class NoBuilder(ImageError):
     """No docker command line here can do BuildKit builds."""
+
+
+class TwoEngines(ImageError):
+    """The docker command and the SDK talk to different engines."""
 
 
 class BuildFailed(ImageError):
@@ -137,23 +155,25 @@ def image_for(
     Raises `ImageMissing` where there is none, or only one that an older Dockerfile made, and
     `ImageError` where no engine answers.
     """
-    import docker
-    from docker.errors import DockerException, ImageNotFound
-
     wanted = recipe(stack, accelerator, root)
-    try:
-        engine = docker.from_env() if client is None else client
-        attributes = engine.images.get(wanted.tag).attrs
-    except ImageNotFound as error:
-        raise _missing(wanted) from error
-    except (DockerException, OSError) as error:
-        raise ImageError(
-            f"no Docker engine answers ({_last_line(str(error))})",
-            next_step="start dockerd, check your permission, or use the process engine",
-        ) from error
-    if not _is_current(attributes, wanted):
+    found = _current(connect() if client is None else client, wanted)
+    if found is None:
         raise _missing(wanted)
-    return _info(attributes, wanted)
+    return found
+
+
+def connect(environment: Mapping[str, str] = os.environ) -> Any:
+    """A `docker.DockerClient` of the engine that the trials use.
+
+    Raises `ImageError` where none answers.
+    """
+    from docker.client import DockerClient
+    from docker.errors import DockerException
+
+    try:
+        return DockerClient.from_env(timeout=API_TIMEOUT_S, environment=dict(environment))
+    except (DockerException, OSError) as error:
+        raise _no_engine(error) from error
 
 
 def build(
@@ -167,15 +187,17 @@ def build(
     root: Path = CHECKOUT,
     environment: Mapping[str, str] = os.environ,
     say: Say = print,
+    client: Any = None,
 ) -> list[Built]:
     """Build the images of `stacks` that are missing or stale; print time and size of each.
 
     `docker_cli` names the command to build with, else `$DOCKER`, else the first on PATH that can do
     BuildKit. `base_image` replaces the pinned base. Logs go to `log_directory/build-<stack>.log`.
-    `target="test"` builds the images that hold pytest besides the stack.
-    Raises `NoBuilder` and `BuildFailed`.
+    `target="test"` builds the images that hold pytest besides the stack. `client` is a
+    `docker.DockerClient`. Raises `NoBuilder`, `TwoEngines` and `BuildFailed`.
     """
-    cli = find_builder(docker_cli, environment)
+    engine = connect(environment) if client is None else client
+    cli = ""
     wanted: list[Recipe] = []
     durations: dict[str, float] = {}
     settings: list[str] = []
@@ -185,9 +207,11 @@ def build(
             # Hashed just before its build: an edit during the build before is labelled right.
             one = recipe(stack, accelerator, root, target=target)
             wanted.append(one)
-            if _current(cli, one) is not None:
+            if _current(engine, one) is not None:
                 continue
             if base is None:
+                cli = find_builder(docker_cli, environment)
+                require_same_engine(cli, engine, environment)
                 base = choose_base(cli, base_image, root, environment, say)
                 say(f"base: {base.name} ({base.id})")
                 settings = write_secrets(Path(secrets), environment, say)
@@ -196,7 +220,7 @@ def build(
             arguments = build_arguments(one, base, accelerator, root) + settings
             log = log_directory / f"build-{stack}.log"
             durations[stack] = _run_build(cli, one, arguments, root, log, environment)
-    return _report(cli, wanted, durations, say)
+    return _report(engine, wanted, durations, say)
 
 
 def sizes_bytes(
@@ -206,8 +230,9 @@ def sizes_bytes(
 
     Raises `ImageMissing` where one has not been built.
     """
-    images = [image_for(stack, accelerator, root=root) for stack in stacks]
-    total = unique_size_bytes(_history("docker", image.id) for image in images)
+    engine = connect()
+    images = [image_for(stack, accelerator, root=root, client=engine) for stack in stacks]
+    total = unique_size_bytes(_history(engine, image.id) for image in images)
     return {image.stack: image.size_bytes for image in images}, total
 
 
@@ -233,6 +258,30 @@ def find_builder(docker_cli: str | None, environment: Mapping[str, str] = os.env
         "no docker command here can build with BuildKit (" + "; ".join(reasons) + ")",
         next_step="start the engine, install docker-buildx, or set DOCKER to another command",
     )
+
+
+def require_same_engine(cli: str, client: Any, environment: Mapping[str, str] = os.environ) -> None:
+    """Raise `TwoEngines` where the command `cli` and the SDK's `client` talk to different engines.
+
+    The command follows a docker context, which the SDK does not know of.
+    """
+    ours = client.info()
+    answer = subprocess.run(
+        [cli, "info", "--format", "{{.ID}} {{.Name}}"],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=PROBE_TIMEOUT_S,
+    )
+    theirs, _, name = answer.stdout.strip().partition(" ")
+    if answer.returncode != 0 or not theirs:
+        raise ImageError(f"{cli} info failed: {_last_line(answer.stderr)}")
+    if theirs != ours["ID"]:
+        raise TwoEngines(
+            f"{cli} builds in the engine {name} ({theirs}), but trials run in the engine "
+            f"{ours.get('Name', '')} ({ours['ID']})",
+            next_step="set DOCKER_HOST to one of them, or run `docker context use default`",
+        )
 
 
 def choose_base(
@@ -338,13 +387,24 @@ def _info(attributes: Mapping[str, Any], wanted: Recipe) -> ImageInfo:
     )
 
 
-def _current(cli: str, wanted: Recipe) -> ImageInfo | None:
-    """The up-to-date image, or None."""
-    result = subprocess.run([cli, "image", "inspect", wanted.tag], capture_output=True, text=True)
-    if result.returncode != 0:
+def _current(client: Any, wanted: Recipe) -> ImageInfo | None:
+    """The up-to-date image, or None; `ImageError` where the engine does not answer."""
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        attributes = client.images.get(wanted.tag).attrs
+    except ImageNotFound:
         return None
-    attributes = json.loads(result.stdout)[0]
+    except (DockerException, OSError) as error:
+        raise _no_engine(error) from error
     return _info(attributes, wanted) if _is_current(attributes, wanted) else None
+
+
+def _no_engine(error: Exception) -> ImageError:
+    return ImageError(
+        f"no Docker engine answers ({_last_line(str(error))})",
+        next_step="start dockerd, check your permission, or use the process engine",
+    )
 
 
 def _run_build(
@@ -374,32 +434,26 @@ def _run_build(
 
 
 def _report(
-    cli: str, wanted: Sequence[Recipe], durations: Mapping[str, float], say: Say
+    client: Any, wanted: Sequence[Recipe], durations: Mapping[str, float], say: Say
 ) -> list[Built]:
     """One line for each image and one for all; raises `BuildFailed` where an image is not there."""
     built = []
     for one in wanted:
-        image = _current(cli, one)
+        image = _current(client, one)
         if image is None:
             raise BuildFailed(f"{one.tag} is not there after its build", next_step="build it again")
         duration_s = durations.get(one.stack)
         state = "up to date" if duration_s is None else f"built in {duration_s:.0f} s"
         say(f"{one.stack}: {image.size_bytes / 1e9:.2f} GB, {state}, {one.tag}")
         built.append(Built(image, duration_s))
-    total = unique_size_bytes(_history(cli, item.image.id) for item in built)
+    total = unique_size_bytes(_history(client, item.image.id) for item in built)
     say(f"together: {total / 1e9:.2f} GB, shared layers counted once")
     return built
 
 
-def _history(cli: str, image_id: str) -> list[tuple[str, int]]:
+def _history(client: Any, image_id: str) -> list[tuple[str, int]]:
     """(instruction, size in bytes) of an image's history, oldest first."""
-    result = subprocess.run(
-        [cli, "history", "--no-trunc", "--human=false", "--format", "{{json .}}", image_id],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    entries = [json.loads(line) for line in result.stdout.splitlines()]
+    entries = client.api.history(image_id)
     return [(entry["CreatedBy"], int(entry["Size"])) for entry in reversed(entries)]
 
 
@@ -451,7 +505,7 @@ def _image_id(cli: str, name: str) -> str:
 
 
 def _pull(cli: str, name: str, environment: Mapping[str, str]) -> str | None:
-    """Pull `name`; None on success, else why not in one line."""
+    """Pull `name`; None on success, else the cause in a few words, without the registry's name."""
     try:
         result = subprocess.run(
             [cli, "pull", "--quiet", name],
@@ -462,7 +516,16 @@ def _pull(cli: str, name: str, environment: Mapping[str, str]) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"no answer in {PULL_TIMEOUT_S} s"
-    return None if result.returncode == 0 else _last_line(result.stderr)
+    return None if result.returncode == 0 else _pull_cause(result.stderr)
+
+
+def _pull_cause(message: str) -> str:
+    """The cause in Docker's message of a failed pull, without hosts, ports and addresses."""
+    line = _last_line(message)
+    for pattern, cause in PULL_CAUSES:
+        if re.search(pattern, line, re.IGNORECASE):
+            return cause
+    return re.sub(r"\S*(://|\d:\d)\S*", "...", line.rpartition(": ")[2])
 
 
 def _last_line(text: str) -> str:
@@ -471,11 +534,16 @@ def _last_line(text: str) -> str:
 
 
 def _error_line(log: str) -> str:
-    """The line of a build log that says most: the tool's own error, not BuildKit's summary."""
+    """The line of a build log that says most: the tool's own error, not BuildKit's summary.
+
+    Of an address only the file's name is kept; the log has it in full.
+    """
     lines = [line.strip() for line in log.splitlines()]
     marks = ("no space left", "ERROR: ", "E: ", "error: ")
-    for mark in marks:
-        hits = [line for line in lines if mark in line and "executor failed" not in line]
-        if hits:
-            return hits[-1]
-    return _last_line(log)
+    hits = [
+        line
+        for mark in marks
+        for line in reversed(lines)
+        if mark in line and "executor failed" not in line
+    ]
+    return re.sub(r"https?://\S*/", "", hits[0] if hits else _last_line(log))

@@ -5,7 +5,7 @@
 #   docker/base/make-base.sh [TAG]        TAG is gaps-base:bookworm unless given
 #
 # Environment: DOCKER (CLI to use, default docker), DEBIAN_MIRROR (archive to use instead of this machine's own).
-# Needs mmdebstrap; without root it works through user namespaces, where the machine allows them.
+# Needs mmdebstrap; without root also user namespaces (package uidmap), where the machine allows them.
 # The files come from the Debian sources that this machine's apt is configured with, from mmdebstrap's default
 # ones where it has none for bookworm. An existing TAG is kept: remove it first to make it anew.
 set -eu
@@ -27,6 +27,13 @@ if id=$("$docker" image inspect --format '{{.Id}}' "$tag" 2>/dev/null); then
     exit 0
 fi
 command -v mmdebstrap >/dev/null 2>&1 || fail "no mmdebstrap; install it: apt-get install mmdebstrap" 2
+# Without root, mmdebstrap unpacks in a user namespace (newuidmap, a range in /etc/subuid) or under fakechroot.
+if [ "$(id -u)" != 0 ] && ! command -v fakechroot >/dev/null 2>&1; then
+    command -v newuidmap >/dev/null 2>&1 ||
+        fail "mmdebstrap without root needs user namespaces: apt-get install uidmap, or run once: sudo '$0'" 2
+    grep -q -e "^$(id -un):" -e "^$(id -u):" /etc/subuid 2>/dev/null ||
+        fail "mmdebstrap without root needs a range of ids for $(id -un) in /etc/subuid: run once: sudo '$0'" 2
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -57,8 +64,10 @@ set -- --variant=minbase --include=ca-certificates --format=tar \
 if [ -s "$sources" ]; then
     set -- "$@" "$sources"
 fi
+hint=
+[ "$(id -u)" = 0 ] || hint=", or, where user namespaces are forbidden, run once: sudo '$0'"
 SOURCE_DATE_EPOCH=1735689600 TMPDIR="$work" mmdebstrap "$@" >"$work/log" 2>&1 ||
-    fail "mmdebstrap failed: $(grep '^E:' "$work/log" | head -n 1); check the network, or set DEBIAN_MIRROR"
+    fail "mmdebstrap failed: $(grep '^E:' "$work/log" | head -n 1); check the network, or set DEBIAN_MIRROR$hint"
 
 sha256=$(sha256sum "$work/base.tar" | cut -d ' ' -f 1)
 id=$("$docker" import --change 'CMD ["/bin/bash"]' --change "LABEL gaps.base=$suite" \

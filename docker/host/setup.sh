@@ -16,11 +16,12 @@ if [[ -e "$marker" && -x "$venv/bin/python" ]]; then exit 0; fi
 
 python=${PYTHON:-python3.11}
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-  echo "setup.sh: '$python' is not Python 3.11 with venv; install it (Debian/Ubuntu: apt-get install python3.11-venv) or set PYTHON=..." >&2
+  echo "setup.sh: '$python' is not Python 3.11 with venv; install it (Debian 12: apt-get install python3.11-venv; where apt has no 3.11: uv python install 3.11) or set PYTHON=..." >&2
   exit 2
 fi
 echo "setup: making $venv ($kind) ..."
-[[ -x "$venv/bin/python" ]] || "$python" -m venv "$venv"
+# An environment whose making was stopped has an interpreter but no pip: made anew.
+"$venv/bin/python" -c 'import pip' 2>/dev/null || "$python" -m venv --clear "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
 # The checkout itself is importable from anywhere this interpreter runs.
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
