@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 # The fabricated campaign lives with the analysis tests, which this file may run without.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "analysis"))
@@ -16,6 +17,7 @@ import fabricated
 from fabricated import changed, scaled, write
 
 from artifact.analysis import reference
+from artifact.cli import app
 from artifact.errors import UserError
 from artifact.host import crossover
 from artifact.host.crossover import Question
@@ -240,3 +242,12 @@ def test_when_every_trial_fails_the_look_could_not_run(look, results, monkeypatc
     with pytest.raises(UserError, match="no round in which both xla and inductor were measured"):
         look()
     assert not (results / FOLDER / "crossing.json").exists()
+
+
+def test_the_command_looks_and_exits_0_whether_found_or_not(results, monkeypatch) -> None:
+    monkeypatch.setattr(fake, "_SCALE_MS", QUICK_MS | {"inductor": (1000.0, 1.0)})
+    pair = ["--model", "resnet18", "--input", "1x3x224x224", "--first", "xla"]
+    options = ["--second", "inductor", "--engine", "fake", "--results", str(results)]
+    done = CliRunner().invoke(app, ["crossover", *pair, *options])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith("not found: xla throughout up to n = ")

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from artifact.cli import app
 from artifact.errors import UserError
 from artifact.host import doctor, reproduce
 from artifact.host.doctor import Disk, Finding, Ran, Report, System
@@ -581,3 +583,22 @@ def test_nothing_is_examined_for_an_engine_that_measures_nothing(monkeypatch) ->
     monkeypatch.setattr(doctor, "run", lambda *asked: pytest.fail("examined"))
     stored = reproduce.examine(Choice("fake", "cpu", "cpu", ()), Path("results"), print)
     assert set(stored) == {"choice"}
+
+
+# --- the command line -------------------------------------------------------------------------
+@pytest.mark.parametrize(("state", "code"), [("advice", 0), ("warning", 1), ("error", 2)])
+def test_the_command_exits_with_the_reports_code_as_text_and_as_json(
+    monkeypatch, state, code
+) -> None:
+    report = Report("docker", "cpu", {"load": Finding(state, "busy", "wait")})
+    asked: list[Any] = []
+    monkeypatch.setattr(doctor, "run", lambda *args, **more: asked.append((args, more)) or report)
+    runner = CliRunner()
+    plain = runner.invoke(app, ["doctor", "--engine", "docker", "--device", "cpu", "--json"])
+    assert (plain.exit_code, loads(plain.output)) == (code, report.plain())
+    text = runner.invoke(app, ["doctor", "--offline"])
+    assert (text.exit_code, text.output) == (code, report.text())
+    assert asked == [
+        (("docker", "cpu", Path("results")), {"offline": False}),
+        (("auto", "auto", Path("results")), {"offline": True}),
+    ]
