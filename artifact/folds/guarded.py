@@ -561,7 +561,7 @@ class _Program:
             and all(map(is_, vectors, self._vectors))
             and sum(map(_version, weights)) == self._versions
             and list(map(_data_ptr, weights)) == self._pointers
-            and all(map(torch.equal, self._joined(inputs), self._values))
+            and all(map(_same, self._joined(inputs), self._values))
         )
 
     def _joined(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -598,6 +598,10 @@ def _grouped(places: Sequence[int], vectors: Sequence[torch.Tensor]) -> list[lis
         groups[-1].append(place)
         size += vector.numel()
     return groups
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.dtype == second.dtype and torch.equal(first, second)
 
 
 def _kind(value: Any) -> tuple[Any, ...]:

@@ -140,6 +140,20 @@ def _new_memory(model: Any) -> None:
     model.norm1.weight.data = torch.randn(4)
 
 
+def _new_weight_memory(model: Any) -> None:
+    model.conv1.weight.data = torch.randn_like(model.conv1.weight)
+
+
+def _same_memory_and_count(model: Any) -> None:
+    """Another parameter on the old memory, whose own counter says what the old one's said."""
+    old = model.conv1.weight
+    old.data.add_(1.0)  # not counted
+    model.conv1.weight = nn.Parameter(old.data)
+    while model.conv1.weight._version < old._version:
+        model.conv1.weight.mul_(1.0)
+    assert model.conv1.weight._version == old._version
+
+
 def _set_memory(model: Any) -> None:
     model.norm1.bias.set_(torch.randn(4))
 
@@ -175,6 +189,8 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "another parameter": _replace,
     "another buffer": lambda m: setattr(m.norm1, "running_mean", torch.randn(4)),
     "other memory through .data": _new_memory,
+    "other memory of a weight through .data": _new_weight_memory,
+    "another parameter on the same memory": _same_memory_and_count,
     "other memory through set_": _set_memory,
     "optimiser step": _optimise,
     "eager training step": _train_eagerly,
@@ -282,6 +298,22 @@ def test_another_dtype_is_right(seen: Seen, x: Any) -> None:
     seen.model.double()
     expected = copy.deepcopy(seen.model)(x.double())
     assert torch.allclose(seen(x.double()), expected, rtol=1e-9)
+
+
+def test_a_norm_that_becomes_half_precision_later_is_right() -> None:
+    """Legal on either side of the change; values of two dtypes cannot be compared."""
+    model = lively(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))).to(torch.bfloat16)
+    model[1].float()
+    seen, value = Seen(model), torch.randn(2, 3, 8, 8).to(torch.bfloat16)
+    seen(value)
+    model[1].to(torch.bfloat16)
+    model[1].bias.add_(4.0)
+    assert torch.allclose(seen(value).float(), model(value).float(), rtol=0.05, atol=0.05)
+
+
+def test_another_statistic_of_the_same_values_is_no_error(seen: Seen, x: Any) -> None:
+    seen.model.norm1.running_mean = seen.model.norm1.running_mean.clone()
+    assert seen.agrees(x)
 
 
 def test_other_strides_of_a_weight_run_unfolded(seen: Seen, x: Any) -> None:
@@ -409,6 +441,13 @@ def test_illegal_site_is_left_alone_with_its_reason(kind: Any, reason: str, x: A
     assert seen.report.folded_names == ()
     assert any(reason in refusal.reason for refusal in seen.report.refused)
     assert seen.report.guarded_tensors == 0
+
+
+def test_an_unbatched_value_is_not_folded() -> None:
+    """BatchNorm1d reads the (channels, length) of an unbatched Conv1d as (batch, channels)."""
+    seen = Seen(lively(nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4))))
+    assert seen.agrees(torch.randn(3, 4))
+    assert seen.report.refused[0].reason == "the convolution's value is not batched"
 
 
 def test_a_legal_site_beside_an_illegal_one_is_folded(x: Any) -> None:
@@ -560,3 +599,25 @@ def test_mode_and_options_reach_inductor() -> None:
     assert inductor_backend(options={"epilogue_fusion": False}).config == {"epilogue_fusion": False}
     with pytest.raises(RuntimeError):
         inductor_backend("max-autotune-typo")
+
+
+def test_the_guards_hold_without_dynamos_own(x: Any) -> None:
+    """Dynamo compiles again for a weight of other strides or dtype; the pass would be right too."""
+
+    class Kept(GuardedBackend):
+        def __call__(self, captured: Any, example_inputs: Any) -> Any:
+            self.captured, self.inputs = captured, list(example_inputs)
+            self.program = super().__call__(captured, example_inputs)
+            return self.program
+
+    backend = Kept(lambda graph, inputs: graph.forward)
+    compile_guarded(lively(TwoSites()), backend=backend)(x)
+    (place,) = (i for i, value in enumerate(backend.inputs) if value.shape == (4, 3, 3, 3))
+    inputs = list(backend.inputs)
+    inputs[place] = torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last)
+    expected = backend.captured.forward(*inputs)[0]
+    assert torch.allclose(backend.program(*inputs)[0], expected, atol=1e-5)
+    assert (backend.reports[0].refolds, backend.reports[0].fallbacks) == (0, 1)
+    restored = backend.captured.forward(*backend.inputs)[0]
+    assert torch.allclose(backend.program(*backend.inputs)[0], restored, atol=1e-5)
+    assert (backend.reports[0].refolds, backend.reports[0].fallbacks) == (1, 1)
