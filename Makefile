@@ -10,6 +10,9 @@ ENGINE ?= auto
 DEVICE ?= auto
 NAME ?=
 RESUME ?=
+ISA ?=
+PRECISION ?=
+COMPLETE ?=
 FROM ?= measured
 MODEL ?= resnet18
 INPUT ?= 1x3x224x224
@@ -22,8 +25,9 @@ export DOCKER
 here := $(CURDIR)
 host := $(here)/.host
 artifact := "$(host)/bin/python" -m artifact
+protocol := $(if $(ISA),--isa "$(ISA)") $(if $(PRECISION),--precision "$(PRECISION)")
 run_options := --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" \
-  $(if $(NAME),--name "$(NAME)") $(if $(RESUME),--resume)
+  $(if $(NAME),--name "$(NAME)") $(if $(RESUME),--resume) $(protocol)
 
 figures := fig1 fig2 fig3 fig4 fig5 fig6 fig7
 tables := tab1 tab2 tab3 tab4 tab5 tab6 tab7
@@ -36,7 +40,7 @@ draw_options := --from "$(FROM)" --profile "$(PROFILE)" --engine "$(ENGINE)" --d
 help: ## this text
 	@grep -hE '^[a-z].*## ' "$(here)/Makefile" | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo "figures: $(figures)   tables: $(tables)"
-	@echo "variables: PROFILE=smoke|cpu|paper|cpu-paper ENGINE=docker|process NAME=... RESUME=1 FROM=measured|reference|published"
+	@echo "variables: PROFILE=smoke|cpu|paper|cpu-paper ENGINE=docker|process NAME=... RESUME=1 ISA=avx2|native PRECISION=fp32|tf32 FROM=measured|reference|published"
 
 setup: ## make the host environment (.host) from its hash-locked requirements
 	@cd "$(here)" && ./docker/host/setup.sh run
@@ -52,10 +56,13 @@ reproduce: setup ## measure the profile, then summarise and judge
 
 smoke: setup ## kick the tires: every stack on small inputs, about ten minutes
 	@cd "$(here)" && $(artifact) reproduce --profile smoke --engine "$(ENGINE)" --device cpu \
-	  --name "$(or $(NAME),smoke)" $(if $(RESUME),--resume)
+	  --name "$(or $(NAME),smoke)" $(if $(RESUME),--resume) $(protocol)
 
-test: setup-dev ## every test this machine can run; says what it skipped and why
-	@cd "$(here)" && "$(host)/bin/python" tests/run_everything.py
+test: setup-dev ## every test this machine can run; says what it skipped and why (COMPLETE=1: that fails)
+	@cd "$(here)" && "$(host)/bin/python" tests/run_everything.py $(if $(COMPLETE),--complete)
+
+drill: setup-dev ## failure drills in real containers: kills, full disk, an engine that stops
+	@cd "$(here)" && "$(host)/bin/python" -m pytest -q -m docker tests/docker/test_drills.py
 
 test-fast: setup-dev ## host tests only: seconds, no Docker, no framework
 	@cd "$(here)" && "$(host)/bin/python" -m pytest -q -m "not torch and not jax and not tvm and not docker"
@@ -63,11 +70,15 @@ test-fast: setup-dev ## host tests only: seconds, no Docker, no framework
 lint: setup-dev ## ruff, format, mypy
 	@cd "$(here)" && "$(host)/bin/ruff" check . && "$(host)/bin/ruff" format --check . && "$(host)/bin/mypy"
 
+# One figure or table measures as its profile says: an ISA that was not heard would be a lie.
+$(figures) $(tables): only_profile = $(if $(strip $(protocol)),$(error ISA and PRECISION are for \
+  reproduce and smoke: measure there, then draw with NAME=))
+
 $(figures): setup
-	@cd "$(here)" && $(artifact) figure $@ $(draw_options)
+	@$(only_profile)cd "$(here)" && $(artifact) figure $@ $(draw_options)
 
 $(tables): setup
-	@cd "$(here)" && $(artifact) table $@ $(draw_options)
+	@$(only_profile)cd "$(here)" && $(artifact) table $@ $(draw_options)
 
 check: setup ## judge the claims on a campaign (NAME=...)
 	@cd "$(here)" && $(artifact) check $(if $(NAME),--name "$(NAME)")
