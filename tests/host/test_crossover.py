@@ -17,6 +17,7 @@ import fabricated
 from fabricated import changed, scaled, write
 
 from artifact.analysis import reference
+from artifact.analysis.evidence import evidence_of
 from artifact.cli import app
 from artifact.errors import UserError
 from artifact.host import crossover
@@ -224,6 +225,33 @@ def test_a_second_look_needs_resume_and_never_predicts_from_the_first(look, resu
     assert look(resume=True) == 0
     assert said[0].endswith(f"records: {results / 'cpu'}")
     assert any("0 run now" in line for line in said)
+
+
+@pytest.mark.parametrize(("folder", "engine"), [("crossover-other", "docker"), ("try", "fake")])
+def test_neither_an_earlier_look_nor_a_fake_campaign_predicts(results, folder, engine) -> None:
+    def newer(record):
+        stamp = {"started_utc": "2030-01-01T00:00:00.000+00:00", "engine": engine}
+        return replace(record, identity=replace(record.identity, **stamp))
+
+    write(results / folder, _campaign(alter=newer), code=lambda r: {})
+    found = crossover.find_records(Question(**PAIR, results=results), NO_REFERENCES)
+    assert found.label == str(results / "cpu")
+    write(results / "real", _campaign(alter=newer), code=lambda r: {})
+    found = crossover.find_records(Question(**PAIR, results=results), NO_REFERENCES)
+    assert (found.label == str(results / "real")) is (engine == "docker")
+
+
+def test_the_time_of_the_fold_is_part_of_the_measured_curve() -> None:
+    full = fabricated.campaign(1)
+    cell = ("resnet18", "1x3x224x224", "inductor-fold")
+    (trial, *_), (made, *_) = (
+        evidence_of(full).trials(cell),
+        crossover._curves(evidence_of(full), cell),
+    )
+    native_ms = trial.record.compile_cost_ms("native")
+    assert made.totals_ms[0] == pytest.approx(native_ms + fabricated.FOLD_MS)
+    assert made.totals_ms[1] - made.totals_ms[0] == pytest.approx(trial.record.warmup_ms[0])
+    assert len(made.totals_ms) == 1 + 10 + 50
 
 
 def test_without_own_records_the_shipped_reference_predicts(tmp_path, said, monkeypatch) -> None:
