@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -77,32 +76,37 @@ def _median_wall_s(work: Callable[[], object], runs: int) -> float:
 
 
 def campaign_minutes(directory: Path) -> float | None:
-    """Wall minutes of a complete campaign, its sessions added up; None when there is none."""
+    """Minutes of a complete campaign, its sessions added up, by the host's monotonic clock.
+
+    None when there is none, or when a session was killed: nobody knows how long that one ran.
+    """
     store = Store(directory)
     if not (directory / "manifest.json").exists():
         return None
     sessions = store.manifest()["sessions"]
     if not sessions or sessions[-1]["end"] != "complete":
         return None
-    return sum(_session_minutes(s) for s in sessions if "ended_utc" in s)
-
-
-def _session_minutes(session: dict[str, str]) -> float:
-    begin, end = (datetime.fromisoformat(session[k]) for k in ("started_utc", "ended_utc"))
-    return (end - begin).total_seconds() / 60
+    if not all("duration_s" in session for session in sessions):
+        return None
+    return float(sum(session["duration_s"] for session in sessions)) / 60
 
 
 def overheads_s(results: Path) -> list[float]:
-    """Orchestration overhead in seconds of every measured docker trial under `results`."""
+    """Orchestration overhead in seconds of every measured docker trial under `results`.
+
+    From asking the engine to the record on disk, less the life of the process (`overheads.csv`).
+    """
     found = []
     for manifest in sorted(results.glob("*/manifest.json")):
-        records, _ = Store(manifest.parent).scan()
+        store = Store(manifest.parent)
+        overheads_ms = store.overheads_ms()
+        records, _ = store.scan() if overheads_ms else ([], [])
         found += [
-            r.overhead_ms / 1e3
+            overheads_ms[r.spec.record_id] / 1e3
             for r in records
             if r.identity.engine == "docker"
             and r.spec.role == "measured"
-            and r.overhead_ms is not None
+            and r.spec.record_id in overheads_ms
         ]
     return found
 
@@ -158,7 +162,11 @@ def fold_table(say: Callable[[str], None]) -> None:
 
 def _campaign_line(what: str, directory: Path, must_reach: float) -> Line:
     minutes = campaign_minutes(directory)
-    note = f"{directory}" if minutes is not None else f"no complete campaign in {directory}"
+    note = (
+        f"{directory}"
+        if minutes is not None
+        else f"no complete campaign, or one with a killed session, in {directory}"
+    )
     return Line(what, minutes, "min", must_reach, note)
 
 

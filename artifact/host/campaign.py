@@ -2,8 +2,8 @@
 
 Order of a session: lock; folder and identity checked; strays of a killed session removed; plan and
 manifest on disk; bundles; priming; then block after block, a calibration before each. Every attempt
-becomes a record with a status. A signal ends the running process, keeps what is finished, and
-leaves as `Interrupted`.
+that started becomes a record with a status. A signal ends the running process, keeps what is
+finished, and leaves as `Interrupted`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ TOOLS_STACK = "inductor"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: Faults of the disk under the campaign, wherever they show, are one line for the person.
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+DISK_FAULTS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM,
+)  # fmt: skip
 
 EnsureBundles = Callable[[Engine], Path]
 
@@ -78,7 +80,10 @@ class Interrupted(BaseException):
 
 @dataclass
 class Summary:
-    """What one session did. `attempts` counts statuses per cell over the whole campaign."""
+    """What one session did. `attempts` counts statuses per cell over the whole campaign.
+
+    `attempts_each` is how often one session tries a trial.
+    """
 
     directory: Path
     planned: int
@@ -88,6 +93,14 @@ class Summary:
     unsupported: list[str] = field(default_factory=list)
     attempts: dict[Cell, Counter[str]] = field(default_factory=dict)
     wall_s: float = 0.0
+    attempts_each: int = 1
+
+    @property
+    def advice(self) -> str:
+        """What to do about trials that were given up, for the closing line; "" without any."""
+        if not self.given_up:
+            return ""
+        return f"--resume (RESUME=1) tries each of them up to {self.attempts_each} more times"
 
     @property
     def complete(self) -> bool:
@@ -187,6 +200,7 @@ class _Session:
         self.manifest: dict[str, Any] = {}
         self.remaining = Remaining()
         self.index = 0
+        self.start_s = time.monotonic()
 
     # --- a session from start to end ----------------------------------------------------------
     def run(
@@ -195,19 +209,18 @@ class _Session:
         ensure_bundles: EnsureBundles | None,
         doctor: Mapping[str, Any] | None,
     ) -> Summary:
-        start_s = time.monotonic()
         self._open(resume, doctor)
         asked = {spec.block_id for spec in self.asked}
         blocks = [
             block
-            for block in remaining_blocks(
-                self.plan, self.records, self.boot_id, self.protocol.attempts
-            )
+            for block in remaining_blocks(self.plan, self.records, self.boot_id)
             if block.block_id in asked
         ]
         total = len(self.asked)
         left = sum(len(block.trials) for block in blocks)
-        summary = Summary(self.store.directory, total, total - left)
+        summary = Summary(
+            self.store.directory, total, total - left, attempts_each=self.protocol.attempts
+        )
         self.index = total - left
         self.reporter.begin(total, total - left)
         end = "failed"
@@ -221,7 +234,7 @@ class _Session:
             raise
         finally:
             self._close_session(end)
-        return self._summarise(summary, left, start_s)
+        return self._summarise(summary, left)
 
     @property
     def _name(self) -> str:
@@ -243,7 +256,9 @@ class _Session:
         strays = self.engine.remove_strays()  # we hold the lock: whatever runs is left over
         if fresh:
             scratch = self.engine.layout(self.store.work, self.store.work, None).scratch
-            self.manifest = manifests.first_manifest(self.plan, identity, prepared, doctor, scratch)
+            self.manifest = manifests.first_manifest(
+                self.plan, identity, prepared, doctor, scratch, _limits_of(self.plan)
+            )
             self.store.create(self.plan, self.manifest)
         else:
             self.manifest = self.store.manifest()
@@ -261,7 +276,9 @@ class _Session:
             self._note(f"removed {strays} left over from a session that was killed")
 
     def _close_session(self, end: str) -> None:
-        self.manifest["sessions"][-1] |= {"end": end, "ended_utc": now_utc()}
+        duration_s = round(time.monotonic() - self.start_s, 3)
+        ended = {"end": end, "ended_utc": now_utc(), "duration_s": duration_s}
+        self.manifest["sessions"][-1] |= ended
         self.store.write_manifest(self.manifest)
 
     def _read_back(self) -> None:
@@ -277,7 +294,7 @@ class _Session:
             self._note(f"moved aside as {target.name}: {item.reason}")
         self.records = [record for record in records if record not in strangers]
 
-    def _summarise(self, summary: Summary, left: int, start_s: float) -> Summary:
+    def _summarise(self, summary: Summary, left: int) -> Summary:
         summary.ran = left
         for spec in self.asked:
             statuses = {r.status for r in self._attempts(spec.trial_id)}
@@ -286,7 +303,7 @@ class _Session:
             elif "ok" not in statuses:
                 summary.given_up.append(spec.trial_id)
         summary.attempts = attempts_by_cell(self.records)
-        summary.wall_s = time.monotonic() - start_s
+        summary.wall_s = time.monotonic() - self.start_s
         return summary
 
     def _attempts(self, trial_id: str, block_run: int | None = None) -> list[Record]:
@@ -316,26 +333,35 @@ class _Session:
                 self._run_trial(spec, total, left_s)
 
     def _run_trial(self, spec: TrialSpec, total: int, left_s: float | None) -> None:
-        """Try one trial until it is finished or its attempts are used up."""
+        """Try one trial until it is finished or this session's attempts are used up."""
         start_s = time.monotonic()
-        never_started = True
-        while True:
+        for attempt in range(spec.attempt, spec.attempt + self.protocol.attempts):
+            spec = spec.again(attempt, spec.block_run)
             self.reporter.trial(spec, self.index, total, left_s)
-            outcome = self._attempt(spec)
-            never_started = never_started and not outcome.started
-            attempts = self._attempts(spec.trial_id, spec.block_run)
-            if is_finished(attempts, self.protocol.attempts):
+            self._attempt(spec)
+            if is_finished(self._attempts(spec.trial_id, spec.block_run)):
                 break
-            spec = spec.again(spec.attempt + 1, spec.block_run)
         self.remaining.add(spec, time.monotonic() - start_s)
-        if never_started:  # not this trial's fault: the next ones would fail just the same
-            raise UserError(
-                f"the engine could not start {spec.trial_id}: {outcome.fault}",
-                next_step="mend it and run again with --resume",
-            )
 
-    def _attempt(self, spec: TrialSpec) -> Outcome:
-        """One process, one record."""
+    def _attempt(self, spec: TrialSpec) -> None:
+        """One process that ran, one record.
+
+        A process that never started says nothing about its trial: it leaves no record and uses up
+        no attempt. When that happens again and again, the next trials would fail just the same, so
+        the campaign stops.
+        """
+        for _ in range(self.protocol.attempts):
+            outcome = self._run_process(spec)
+            if outcome.started:
+                return
+            self._note(f"{spec.record_id} was not started: {outcome.fault}")
+        raise UserError(
+            f"the engine could not start {spec.trial_id}: {outcome.fault}",
+            next_step="mend it and run again with --resume",
+        )
+
+    def _run_process(self, spec: TrialSpec) -> Outcome:
+        """Ask the engine for one process; the record of one that started is on disk afterwards."""
         self._require_space()
         asked_ns = time.perf_counter_ns()
         started_utc = now_utc()
@@ -343,6 +369,8 @@ class _Session:
         self.store.log(f"start {spec.record_id}")
         try:
             outcome = self.engine.run(request, spec.deadline_s)
+            if not outcome.started:
+                return outcome
             record, code = to_record(
                 request, outcome, spec, self.engine.name, self.boot_id, started_utc, asked_ns
             )
@@ -351,6 +379,9 @@ class _Session:
         if record.status != "ok":
             self._require_space()
         self.store.write_record(record, code)
+        if outcome.process_ms is not None:
+            wall_ms = (time.perf_counter_ns() - asked_ns) / 1e6
+            self.store.write_overhead(spec.record_id, wall_ms - outcome.process_ms)
         self.records.append(record)
         self.store.log(f"end {spec.record_id} {record.status}")
         self.reporter.ended(record)
@@ -387,6 +418,7 @@ class _Session:
         with disk_errors(str(work)):
             shutil.rmtree(work, ignore_errors=True)
             (work / "in").mkdir(parents=True)
+            (work / "in").chmod(0o755)  # whatever the umask: processes may run as another uid
             (work / "out").mkdir()
         return Request(
             campaign=self._name,
@@ -446,6 +478,14 @@ class _Session:
     def _note(self, text: str) -> None:
         self.reporter.note(text)
         self.store.log(f"note {text}")
+
+
+def _limits_of(plan: Plan) -> dict[str, Limits]:
+    """Bounds of each configuration's processes (those of its first trial, like environments)."""
+    return {
+        spec.configuration: Limits(cpus=spec.cpus, memory_mib=spec.memory_mib)
+        for spec in reversed(list(plan.trials()))
+    }
 
 
 def tool_environment(scratch: Path, threads: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import artifact
 from artifact.errors import UserError
-from artifact.host.engines import StackIdentity
+from artifact.host.engines import Limits, StackIdentity
 from artifact.host.store import now_utc
 from artifact.plan import Plan, TrialSpec
 from artifact.strict_json import dumps
@@ -23,6 +23,10 @@ from artifact.trial import cold
 SCHEMA_VERSION = 1
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+
+#: How much of a difference a refused resume shows.
+CHANGES_SHOWN = 8
+SHORT_CHARACTERS = 19  # "sha256:" and 12 digits
 
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]*@")
 
@@ -35,12 +39,18 @@ def boot_id() -> str:
 def identity(
     plan: Plan, protocol: Protocol, engine: str, stacks: Mapping[str, StackIdentity]
 ) -> dict[str, str]:
-    """What may not differ between the sessions of one campaign, as flat text values."""
+    """What may not differ between the sessions of one campaign, as flat text values.
+
+    `isa` and `precision` are part of the plan's hash too; by name, a refused resume can say so.
+    """
+    trials = list(plan.trials())
     values = {
         "profile": plan.profile,
         "seed": str(plan.seed),
         "device": plan.device,
         "engine": engine,
+        "isa": ", ".join(sorted({spec.isa for spec in trials})),
+        "precision": ", ".join(sorted({spec.precision for spec in trials})),
         "plan": hashlib.sha256(dumps(plan).encode("utf-8")).hexdigest(),
     }
     for name, value in dataclasses.asdict(protocol).items():
@@ -53,15 +63,25 @@ def identity(
 
 
 def refuse_difference(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """`UserError` with one line for each value that a resume would mix."""
-    lines = [
-        f"  {key}: was {before.get(key, 'absent')}, is {now.get(key, 'absent')}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
-    if lines:
-        heading = f"campaign {name!r} cannot be resumed, it was started with other settings:"
-        raise UserError("\n".join([heading, *lines, "choose another --name for a new campaign"]))
+    """`UserError` of two lines: what a resume would mix, then the values (long ones cut)."""
+    keys = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+    if not keys:
+        return
+    changes = [f"{key} {_short(before.get(key))} -> {_short(now.get(key))}" for key in keys]
+    shown = ", ".join(changes[:CHANGES_SHOWN])
+    more = f", {len(changes) - CHANGES_SHOWN} more" if len(changes) > CHANGES_SHOWN else ""
+    raise UserError(
+        f"campaign {name!r} cannot be resumed, it was started with other settings: "
+        f"{', '.join(keys)}\n{shown}{more}",
+        next_step="choose another --name for a new campaign",
+    )
+
+
+def _short(value: str | None) -> str:
+    """A value for a person: the start of a hash is enough to tell two apart."""
+    if value is None:
+        return "absent"
+    return value if len(value) <= SHORT_CHARACTERS else f"{value[:SHORT_CHARACTERS]}..."
 
 
 def first_manifest(
@@ -70,8 +90,13 @@ def first_manifest(
     stacks: Mapping[str, StackIdentity],
     doctor: Mapping[str, Any] | None,
     scratch: Path,
+    limits: Mapping[str, Limits],
 ) -> dict[str, Any]:
-    """Everything known before the first trial. `doctor` is the host check's result, if it ran."""
+    """Everything known before the first trial. `doctor` is the host check's result, if it ran.
+
+    `limits` are the bounds asked for by configuration; which of them hold depends on the engine
+    (the process engine bounds CPUs and file sizes only).
+    """
     return {
         "schema": SCHEMA_VERSION,
         "artifact_version": artifact.__version__,
@@ -79,6 +104,7 @@ def first_manifest(
         "identity": dict(identity_),
         "tags": {stack: made.tag for stack, made in stacks.items()},
         "environments": environments(plan.trials(), scratch),
+        "limits": {name: dataclasses.asdict(bounds) for name, bounds in sorted(limits.items())},
         "host": host_facts(),
         "proxies": redacted_proxies(os.environ),
         "doctor": doctor,

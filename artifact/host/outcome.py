@@ -30,7 +30,9 @@ def to_record(
     A process that left no valid record still gives one, with the reason as its status. Identity
     fields that the host knows better than the process are filled in by the host. `overhead_ms` is
     the host's time from asking the engine (`asked_ns`, `perf_counter_ns`) until the record is
-    ready to be written, less `process_ms`, the life of the process as its engine saw it.
+    ready to be written, less `process_ms`, the life of the process as its engine saw it. It leaves
+    out what comes after: removing the trial's folders and writing record, code files and
+    checksums. `overheads.csv` beside the records has the time with these in it.
     """
     try:
         collected = collect(request.out, spec)

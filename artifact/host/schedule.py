@@ -9,7 +9,8 @@ from artifact.plan import Block, Plan, TrialSpec
 from artifact.records import Record
 from artifact.strict_json import to_plain
 
-#: A trial with one of these statuses is finished; every other one is tried again.
+#: A trial with one of these statuses is finished; every other one is tried again, by this session
+#: until its attempts are used up, and by every later one.
 FINAL_STATUSES = ("ok", "unsupported")
 
 
@@ -22,28 +23,27 @@ class BlockRun:
     trials: tuple[TrialSpec, ...]
 
 
-def is_finished(attempts: Sequence[Record], allowed: int) -> bool:
-    """True when a trial has its result, or has used up its attempts."""
-    return len(attempts) >= allowed or any(r.status in FINAL_STATUSES for r in attempts)
+def is_finished(attempts: Sequence[Record]) -> bool:
+    """True when one of a trial's attempts gave its result."""
+    return any(r.status in FINAL_STATUSES for r in attempts)
 
 
-def remaining_blocks(
-    plan: Plan, records: Sequence[Record], boot_id: str, allowed: int
-) -> list[BlockRun]:
-    """Blocks in plan order with the trials that are missing.
+def remaining_blocks(plan: Plan, records: Sequence[Record], boot_id: str) -> list[BlockRun]:
+    """Blocks in plan order with the trials that have no result yet.
 
-    A block that is incomplete and has records of another boot is run again as a whole, as the next
-    `block_run`: trials of different boots are never paired.
+    A trial that an earlier session gave up is among them, its attempts numbered onwards, so that
+    nothing on disk is overwritten. A block that is incomplete and has records of another boot is
+    run again as a whole, as the next `block_run`: trials of different boots are never paired.
     """
-    left = [_remaining(block, records, boot_id, allowed) for block in plan.blocks]
+    left = [_remaining(block, records, boot_id) for block in plan.blocks]
     return [run for run in left if run.trials]
 
 
-def _remaining(block: Block, records: Sequence[Record], boot_id: str, allowed: int) -> BlockRun:
+def _remaining(block: Block, records: Sequence[Record], boot_id: str) -> BlockRun:
     own = [r for r in records if r.spec.role == "measured" and r.spec.block_id == block.block_id]
     run = max((r.spec.block_run for r in own), default=1)
     current = [r for r in own if r.spec.block_run == run]
-    missing = _missing(block.trials, current, run, allowed)
+    missing = _missing(block.trials, current, run)
     if missing and any(r.identity.boot_id != boot_id for r in current):
         run += 1
         missing = tuple(spec.again(1, run) for spec in block.trials)
@@ -61,12 +61,12 @@ def remaining_priming(plan: Plan, records: Sequence[Record], boot_id: str) -> li
 
 
 def _missing(
-    trials: Sequence[TrialSpec], records: Sequence[Record], run: int, allowed: int
+    trials: Sequence[TrialSpec], records: Sequence[Record], run: int
 ) -> tuple[TrialSpec, ...]:
     missing = []
     for spec in trials:
         own = [r for r in records if r.spec.trial_id == spec.trial_id]
-        if not is_finished(own, allowed):
+        if not is_finished(own):
             missing.append(spec.again(max((r.spec.attempt for r in own), default=0) + 1, run))
     return tuple(missing)
 

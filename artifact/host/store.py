@@ -5,6 +5,7 @@ manifest.json           identity of the campaign, environments, host facts, sess
 records/<record>.json   one per attempt, immutable
 code/<record>.<x>.xz    text of the generated program of that attempt
 calibrations/*.json     one per started block
+overheads.csv           record, ms from asking the engine to the record on disk, less the process
 checksums.txt           SHA-256 of all records and code files (`sha256sum -c checksums.txt`)
 campaign.log            what happened, one line each, UTC
 work/                   folders of the trial that runs now; empty otherwise
@@ -12,9 +13,11 @@ work/                   folders of the trial that runs now; empty otherwise
 
 from __future__ import annotations
 
+import csv
 import datetime
 import errno
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +32,7 @@ from artifact.records import Record
 from artifact.strict_json import SchemaError, from_plain, read, write_atomic, write_bytes_atomic
 
 PLAN, MANIFEST, CHECKSUMS, LOG = "plan.json", "manifest.json", "checksums.txt", "campaign.log"
+OVERHEADS = "overheads.csv"
 RECORDS, CODE, CALIBRATIONS, WORK = "records", "code", "calibrations", "work"
 
 #: A cell's name as shown to people and used as a key: (model, input, configuration).
@@ -55,6 +59,16 @@ class Broken:
     reason: str
 
 
+#: What a person can do about a fault of the disk.
+_REMEDIES = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EACCES: f"make it writable for uid {os.getuid()}",
+    errno.EPERM: f"make it writable for uid {os.getuid()}",
+    errno.EROFS: "mount it writable",
+}
+
+
 @contextmanager
 def disk_errors(what: str) -> Iterator[None]:
     """A full or unwritable disk is one line for the person; what was written before stays."""
@@ -63,9 +77,11 @@ def disk_errors(what: str) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         cause = "the disk is full" if full else (error.strerror or str(error))
+        where = f" ({error.filename})" if error.filename and str(error.filename) != what else ""
+        remedy = _REMEDIES.get(error.errno or 0, "mend it")
         raise UserError(
-            f"cannot write {what}: {cause}",
-            next_step="finished records are kept; make room and run again with --resume",
+            f"cannot write {what}: {cause}{where}",
+            next_step=f"finished records are kept; {remedy} and run again with --resume",
         ) from error
 
 
@@ -120,6 +136,22 @@ class Store:
         name = f"{calibration.block_id}.b{calibration.block_run}.s{calibration.session}.json"
         with disk_errors(name):
             write_atomic(self.directory / CALIBRATIONS / name, calibration)
+
+    def write_overhead(self, record_id: str, overhead_ms: float) -> None:
+        """Append one attempt's overhead in ms; its record is on disk already."""
+        path = self.directory / OVERHEADS
+        with disk_errors(OVERHEADS), path.open("a", encoding="ascii") as stream:
+            if stream.tell() == 0:
+                stream.write("record,overhead_ms\n")
+            stream.write(f"{record_id},{overhead_ms:.3f}\n")
+
+    def overheads_ms(self) -> dict[str, float]:
+        """Record -> overhead in ms; without an entry for attempts whose process time is unknown."""
+        path = self.directory / OVERHEADS
+        if not path.exists():
+            return {}
+        with path.open(encoding="ascii", newline="") as stream:
+            return {row["record"]: float(row["overhead_ms"]) for row in csv.DictReader(stream)}
 
     def log(self, line: str) -> None:
         """Append one line to `campaign.log`."""

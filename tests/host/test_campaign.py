@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,10 +18,11 @@ from typing import Any
 import pytest
 
 from artifact.errors import UserError
+from artifact.host import bench
 from artifact.host import campaign as campaigns
 from artifact.host import manifest as manifests
 from artifact.host.campaign import Interrupted, Summary, run_campaign
-from artifact.host.engines import StackIdentity
+from artifact.host.engines import Limits, StackIdentity
 from artifact.host.engines.fake import FakeEngine
 from artifact.host.progress import PlainReporter
 from artifact.host.store import Store
@@ -341,8 +343,36 @@ def test_resume_refuses_to_mix_identities_and_names_what_differs(run: Run, what:
         run(engine, plan, study=study, resume=True)
     key = {"image": "xla.image", "lock": "xla.lock_hash", "code": "xla.code_hash"}.get(what, what)
     lines = str(caught.value).splitlines()
-    assert any(line.strip().startswith(key) for line in lines)
+    assert len(lines) == 2
+    assert f"{key}" in lines[0]
+    assert " -> " in lines[1]
+    assert not re.search("[0-9a-f]{20}", str(caught.value))  # hashes are cut
     assert engine.requests == []
+
+
+def test_resume_names_another_isa_or_precision() -> None:
+    plan, study = toy_plan(), toy_study()
+    native = make_plan(study, "toy", isa="native")
+    before = manifests.identity(plan, study.protocol, "fake", {})
+    now = manifests.identity(native, study.protocol, "fake", {})
+    assert (before["isa"], before["precision"]) == ("avx2", "fp32")
+    with pytest.raises(UserError) as caught:
+        manifests.refuse_difference("x", before, now | {"precision": "tf32"})
+    first, second = str(caught.value).splitlines()
+    assert first.endswith("settings: isa, plan, precision")
+    assert "isa avx2 -> native" in second
+    assert "precision fp32 -> tf32" in second
+    manifests.refuse_difference("x", before, dict(before))
+
+
+def test_a_refused_resume_stays_two_lines_however_much_differs() -> None:
+    before = {f"key{i:02d}": "a" * 64 for i in range(30)}
+    with pytest.raises(UserError) as caught:
+        manifests.refuse_difference("x", before, {})
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert "22 more" in lines[1]
+    assert len(lines[1]) < 600
 
 
 # --- kill, signals, lock ----------------------------------------------------------------------
@@ -572,7 +602,187 @@ def test_nothing_is_started_over_and_over_when_the_engine_cannot_start_anything(
     engine._act = never  # type: ignore[method-assign]
     with pytest.raises(UserError, match="no such CPU"):
         run(engine)
-    assert len(measured(directory)) == 3
+    assert len(engine.requests) == 3  # the priming trial's tries; nothing else is asked for
+    assert Store(directory).scan() == ([], [])
+    summary = run(resume=True)
+    assert summary.complete
+    assert {r.spec.attempt for r in measured(directory)} == {1}
+    assert len(measured(directory)) == 15
+
+
+def test_a_start_that_fails_once_uses_up_no_attempt(run: Run, directory: Path) -> None:
+    engine = FakeEngine({"a": ("failed", "failed", "ok")})
+    act = engine._act
+
+    def every_second_start_fails(request: Any) -> Any:
+        outcome = act(request)
+        return dataclasses.replace(outcome, started=len(engine.requests) % 2 == 0, fault="busy")
+
+    engine._act = every_second_start_fails  # type: ignore[method-assign]
+    assert run(engine, calibrate=False).complete
+    own = [r for r in measured(directory) if r.spec.configuration == "a"]
+    assert sorted(r.spec.attempt for r in own) == sorted([1, 2, 3] * 6)
+    assert (directory / "campaign.log").read_text().count("was not started: busy") == 1 + 15 + 12
+
+
+def test_a_later_session_tries_what_was_given_up_again_numbered_onwards(
+    run: Run, directory: Path
+) -> None:
+    first = run(FakeEngine({"a": ("page-cold",)}))
+    assert len(first.given_up) == 6
+    assert "--resume" in first.advice
+    assert "3 more" in first.advice
+    before = {path: path.read_bytes() for path in (directory / "records").iterdir()}
+    second = run(FakeEngine({"a": (*["page-cold"] * 4, "ok")}), resume=True)
+    assert second.complete
+    assert second.advice == ""
+    assert (second.already_done, second.ran) == (9, 6)
+    assert {path: path.read_bytes() for path in before} == before
+    own = [r for r in measured(directory) if r.spec.configuration == "a"]
+    assert sorted(r.spec.attempt for r in own) == sorted([1, 2, 3, 4, 5] * 6)
+    pooled = current(measured(directory))
+    assert len(pooled) == 15
+    assert len({r.spec.trial_id for r in pooled}) == 15
+    assert second.attempts["m1", "1x3x8x8", "a"] == {"page-cold": 12, "ok": 3}
+
+
+def test_a_session_gives_each_trial_no_more_than_its_attempts(run: Run, directory: Path) -> None:
+    for session in (1, 2):
+        summary = run(FakeEngine({"a": ("oom",)}), resume=session > 1)
+        own = [r for r in measured(directory) if r.spec.configuration == "a"]
+        assert len(own) == 6 * 3 * session
+        assert len(summary.given_up) == 6
+
+
+# --- what the host notes about itself ---------------------------------------------------------
+def test_overhead_runs_until_the_record_is_on_disk(
+    run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Store.write_record
+
+    def slowly(self: Store, record: Record, code: Any) -> Path:
+        time.sleep(0.05)
+        return write(self, record, code)
+
+    monkeypatch.setattr(Store, "write_record", slowly)
+    run(calibrate=False)
+    records, _ = Store(directory).scan()
+    overheads_ms = Store(directory).overheads_ms()
+    assert sorted(overheads_ms) == sorted(r.spec.record_id for r in records)
+    for record in records:
+        assert record.overhead_ms is not None
+        assert overheads_ms[record.spec.record_id] >= record.overhead_ms + 50
+    assert bench.overheads_s(directory.parent) == []  # of docker trials only
+
+
+def test_bench_reads_the_overhead_that_includes_the_disk(run: Run, directory: Path) -> None:
+    engine = FakeEngine()
+    engine.name = "docker"  # type: ignore[misc]
+    run(engine, calibrate=False)
+    overheads_ms = Store(directory).overheads_ms()
+    priming = {name for name in overheads_ms if name.startswith("priming.")}
+    expected = sorted(v / 1e3 for k, v in overheads_ms.items() if k not in priming)
+    assert priming
+    assert sorted(bench.overheads_s(directory.parent)) == expected
+
+
+def test_campaign_minutes_are_the_sessions_own_durations(
+    run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamps = iter(f"2026-01-01T{hour:02d}:00:00+00:00" for hour in range(23, 0, -1))
+    monkeypatch.setattr(campaigns, "now_utc", lambda: next(stamps, "2026-01-01T00:00:00+00:00"))
+    with pytest.raises(Interrupted):
+        run(stop_after(5))
+    assert bench.campaign_minutes(directory) is None
+    run(FakeEngine(duration_s=0.01), resume=True)
+    minutes = bench.campaign_minutes(directory)
+    assert minutes is not None
+    assert 11 * 0.01 / 60 < minutes < 5
+    manifest = Store(directory).manifest()
+    del manifest["sessions"][0]["duration_s"]  # killed: nobody closed it
+    Store(directory).write_manifest(manifest)
+    assert bench.campaign_minutes(directory) is None
+
+
+def test_the_manifest_holds_the_limits_of_every_configuration(run: Run, directory: Path) -> None:
+    engine = FakeEngine()
+    run(engine)
+    written = Store(directory).manifest()["limits"]
+    asked = {dataclasses.astuple(r.limits) for r in engine.requests if r.arguments[0] == "trial"}
+    assert sorted(written) == ["a", "b", "c"]
+    assert {tuple(limits.values()) for limits in map(_in_order, written.values())} == asked
+    assert written["a"] == {
+        "cpus": 1, "memory_mib": 512, "pids": 2048, "tmpfs_mib": 4096, "shm_mib": 1024,
+        "file_mib": 8192,
+    }  # fmt: skip
+
+
+def _in_order(limits: dict[str, int]) -> dict[str, int]:
+    return {field.name: limits[field.name] for field in dataclasses.fields(Limits)}
+
+
+def test_input_folders_are_readable_for_other_users_whatever_the_umask(run: Run) -> None:
+    """Root's umask 077 must not hide a trial from the unprivileged uid of its container."""
+    engine = FakeEngine()
+    modes = []
+    engine.on_run = lambda request: modes.append(request.inputs.stat().st_mode & 0o777)
+    before = os.umask(0o077)
+    try:
+        run(engine)
+    finally:
+        os.umask(before)
+    assert set(modes) == {0o755}
+
+
+def test_everything_written_belongs_to_the_caller(run: Run, directory: Path) -> None:
+    """Case D6."""
+    run()
+    paths = [directory, *directory.rglob("*")]
+    assert len(paths) > 40
+    assert {path.lstat().st_uid for path in paths} == {os.getuid()}
+
+
+def test_a_folder_that_may_not_be_written_is_one_line_that_says_so(
+    run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(directory))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=f"writable for uid {os.getuid()}") as caught:
+        run()
+    assert "make room" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_record_whole_before_a_slow_exit_or_the_deadline_counts(
+    run: Run, directory: Path
+) -> None:
+    """Case K5: the record is there, the interpreter is still busy when the deadline kills it."""
+    engine = FakeEngine()
+    act = engine._act
+    engine._act = lambda request: dataclasses.replace(  # type: ignore[method-assign]
+        act(request), timed_out=True, exit_code=None
+    )
+    assert run(engine).complete
+    records = measured(directory)
+    assert len(records) == 15
+    assert {r.status for r in records} == {"ok"}
+    assert all("killed at the deadline after its record" in r.message for r in records)
+
+
+def test_no_two_trials_share_scratch_home_or_tmpdir(run: Run) -> None:
+    """Case K1 (a), where folders are the host's own; in a container /tmp is fresh each time."""
+    engine = FakeEngine({"a": ("failed", "ok")})
+    run(engine)
+    trials = [r for r in engine.requests if r.arguments[0] == "trial"]
+    assert len(trials) == 1 + 15 + 6
+    for name in ("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR"):
+        seen = [r.environment[name] for r in trials if name in r.environment]
+        assert len(set(seen)) == len(seen), name
+    assert all({"HOME", "TMPDIR"} <= set(r.environment) for r in trials)
+    assert len({r.layout.scratch for r in trials}) == len(trials)
+    assert not any(Path(r.environment["TMPDIR"]).exists() for r in trials)
 
 
 @pytest.mark.parametrize(

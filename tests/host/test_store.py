@@ -341,32 +341,42 @@ def all_records(boot_id: str = "boot") -> list[Record]:
 
 
 def test_everything_is_left_at_first_and_nothing_at_last() -> None:
-    left = remaining_blocks(toy_plan(), [], "boot", 3)
+    left = remaining_blocks(toy_plan(), [], "boot")
     assert [s for run in left for s in run.trials] == list(toy_plan().trials())
-    assert remaining_blocks(toy_plan(), all_records(), "boot", 3) == []
-    assert remaining_blocks(toy_plan(), all_records(), "another boot", 3) == []
+    assert remaining_blocks(toy_plan(), all_records(), "boot") == []
+    assert remaining_blocks(toy_plan(), all_records(), "another boot") == []
 
 
 def test_a_missing_trial_is_left_alone_in_its_block_within_one_boot() -> None:
     records = all_records()
     gone = records.pop(4)
-    (left,) = remaining_blocks(toy_plan(), records, "boot", 3)
+    (left,) = remaining_blocks(toy_plan(), records, "boot")
     assert left.trials == (gone.spec,)
 
 
 def test_a_missing_trial_takes_its_whole_block_along_after_a_reboot() -> None:
     records = all_records()
     gone = records.pop(4)
-    (left,) = remaining_blocks(toy_plan(), records, "another boot", 3)
+    (left,) = remaining_blocks(toy_plan(), records, "another boot")
     block = next(b for b in toy_plan().blocks if b.block_id == gone.spec.block_id)
     assert left.block_run == 2
     assert left.trials == tuple(spec.again(1, 2) for spec in block.trials)
 
 
+def test_a_trial_given_up_before_is_left_with_its_attempts_numbered_onwards() -> None:
+    records = all_records()
+    gone = records.pop(4)
+    for attempt in (1, 2, 3):
+        record = fake_record(gone.spec.again(attempt, 1), "oom")
+        records.append(replace(record, identity=replace(record.identity, boot_id="boot")))
+    (left,) = remaining_blocks(toy_plan(), records, "boot")
+    assert left.trials == (gone.spec.again(4, 1),)
+
+
 def test_an_untouched_block_keeps_its_first_run_after_a_reboot() -> None:
     block = toy_plan().blocks[2]
     records = [r for r in all_records() if r.spec.block_id != block.block_id]
-    (left,) = remaining_blocks(toy_plan(), records, "another boot", 3)
+    (left,) = remaining_blocks(toy_plan(), records, "another boot")
     assert (left.block_run, left.trials) == (1, block.trials)
 
 
@@ -416,6 +426,21 @@ def test_steal_and_throttling_are_noise(
     assert len(reasons(record, [])) == count
 
 
-def test_disk_errors_name_other_causes_too() -> None:
-    with pytest.raises(UserError, match="Permission denied"), stores.disk_errors("x"):
-        raise PermissionError(errno.EACCES, "Permission denied")
+@pytest.mark.parametrize(
+    ("number", "words", "not_words"),
+    [
+        (errno.EACCES, f"Permission denied (/r/a); .*writable for uid {os.getuid()}", "make room"),
+        (errno.EROFS, "Read-only file system (/r/a); .*mount it writable", "make room"),
+        (errno.EIO, "Input/output error (/r/a); .*mend it", "make room"),
+        (errno.ENOSPC, "the disk is full (/r/a); .*make room", "writable"),
+    ],
+)
+def test_disk_errors_name_the_cause_and_its_own_remedy(
+    number: int, words: str, not_words: str
+) -> None:
+    pattern = words.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(UserError, match=pattern) as caught, stores.disk_errors("x"):
+        raise OSError(number, os.strerror(number), "/r/a")
+    assert not_words not in str(caught.value)
+    assert str(caught.value).startswith("cannot write x: ")
+    assert len(str(caught.value).splitlines()) == 1
