@@ -132,7 +132,9 @@ def require_tools(stack: str, environment: Mapping[str, str] = os.environ) -> st
     path = environment.get("PATH", os.defpath)
     python = _python(path)
     lacking = [] if python else [f"python{PYTHON_VERSION}"]
-    packages = [] if python else [f"python{PYTHON_VERSION}-venv"]
+    if python and not _has_ensurepip(python):
+        lacking.append("ensurepip")
+    packages = [f"python{PYTHON_VERSION}-venv"] if lacking else []
     for tool in TOOLS[stack]:
         if shutil.which(tool, path=path) is None:
             lacking.append(tool)
@@ -153,6 +155,12 @@ def _python(path: str) -> str | None:
     if f"{sys.version_info.major}.{sys.version_info.minor}" == PYTHON_VERSION:
         return sys.executable
     return shutil.which(f"python{PYTHON_VERSION}", path=path)
+
+
+def _has_ensurepip(python: str) -> bool:
+    """Whether the interpreter can make environments; Debian ships that part separately."""
+    question = [python, "-c", "import ensurepip, venv"]
+    return subprocess.run(question, capture_output=True).returncode == 0
 
 
 def _has_headers(python: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,6 +52,18 @@ def test_missing_programs_are_all_named(tmp_path: Path) -> None:
     venvs.require_tools("xla", {"PATH": str(tmp_path)})
 
 
+def test_python_without_ensurepip_is_named_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\n', encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(venvs, "_python", lambda path: str(python))
+    with pytest.raises(venvs.EnvironmentMissing, match=r"lacks ensurepip for xla") as caught:
+        venvs.require_tools("xla", {"PATH": str(tmp_path)})
+    assert "install python3.11-venv" in str(caught.value)
+
+
 @pytest.fixture
 def small_checkout(tmp_path: Path) -> Path:
     """A checkout whose xla lock is empty, so that making its environment needs no index."""
@@ -94,3 +108,48 @@ def test_search_path_puts_nvcc_of_the_wheel_first(tmp_path: Path) -> None:
     assert venvs.search_path(interpreter, "/usr/bin") == f"{tmp_path / 'bin'}:/usr/bin"
     wheel.mkdir(parents=True)
     assert venvs.search_path(interpreter, "/usr/bin") == f"{tmp_path / 'bin'}:{wheel}:/usr/bin"
+
+
+# docker/host/setup.sh
+
+
+@pytest.fixture
+def host_setup(tmp_path: Path) -> Path:
+    """docker/host of a checkout whose lock is empty, so that it needs no index."""
+    folder = tmp_path / "a checkout" / "docker" / "host"
+    folder.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "docker" / "host" / "setup.sh", folder)
+    (folder / "requirements.lock").write_text("# nothing\n", encoding="utf-8")
+    return folder
+
+
+def run_setup(folder: Path, python: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [folder / "setup.sh", "run"],
+        env=os.environ | {"PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_python_without_ensurepip_is_refused_in_one_line(host_setup: Path, tmp_path: Path) -> None:
+    """Debian's python3.11 has the module venv, but cannot make one without python3.11-venv."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\n', encoding="utf-8")
+    python.chmod(0o755)
+    result = run_setup(host_setup, python)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "python3.11-venv" in result.stderr
+    assert not (host_setup.parents[1] / ".host").exists()
+
+
+@pytest.mark.slow
+def test_host_environment_without_pip_is_made_anew(host_setup: Path) -> None:
+    """What a stopped `python -m venv` leaves: an interpreter, but no pip."""
+    environment = host_setup.parents[1] / ".host"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    result = run_setup(host_setup, sys.executable)
+    assert result.returncode == 0, result.stderr
+    subprocess.run([environment / "bin" / "python", "-c", "import pip"], check=True)
+    assert run_setup(host_setup, "/no/python").returncode == 0
