@@ -6,6 +6,7 @@ folder, without following links, and must be a plain file of bounded size.
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import stat
@@ -26,6 +27,10 @@ CALIBRATION_NAME = "calibration.json"
 RECORD_LIMIT_BYTES = 8 * 1024 * 1024
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
 CODE_FILE_LIMIT = 64
+
+#: Bounds of a code file when it is decompressed: its text, and the memory xz may ask for.
+CODE_TEXT_LIMIT_BYTES = 256 * 1024 * 1024
+XZ_MEMORY_LIMIT_BYTES = 128 * 1024 * 1024
 
 _CODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.xz")
 _XZ_MAGIC = b"\xfd7zXZ\x00"
@@ -64,6 +69,24 @@ def collect(out: Path, spec: TrialSpec) -> Collected | None:
     if sorted(code) != sorted(record.code_files):
         raise Rejected(f"record names code files {list(record.code_files)}, found {sorted(code)}")
     return Collected(record, code)
+
+
+def decompress(data: bytes, limit_bytes: int = CODE_TEXT_LIMIT_BYTES) -> bytes:
+    """The content of one xz file of at most `limit_bytes`: a small file may hold a huge text.
+
+    Raises `lzma.LZMAError` when it is larger, damaged, cut off, or followed by something else.
+    """
+    reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=XZ_MEMORY_LIMIT_BYTES)
+    text = reader.decompress(data, max_length=limit_bytes + 1)
+    if len(text) > limit_bytes:
+        raise lzma.LZMAError(f"larger than {limit_bytes} bytes when decompressed")
+    while not reader.eof and not reader.needs_input:  # nothing but the end of the stream is left
+        more = reader.decompress(b"", max_length=1)
+        if more:
+            raise lzma.LZMAError(f"larger than {limit_bytes} bytes when decompressed")
+    if not reader.eof or reader.unused_data:
+        raise lzma.LZMAError("not one whole xz stream")
+    return text
 
 
 def collect_calibration(out: Path) -> dict[str, float]:

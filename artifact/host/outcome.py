@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 
 from artifact.errors import UserError
-from artifact.host.collect import Collected, Rejected, collect
-from artifact.host.engines import Outcome, Request, judge_exit
+from artifact.host.collect import Rejected, collect
+from artifact.host.engines import Outcome, Request, judge_exit, one_line, tail
 from artifact.host.manifest import cpu_model
 from artifact.plan import TrialSpec
 from artifact.records import SCHEMA_VERSION, Identity, Record
@@ -43,7 +43,7 @@ def to_record(
         record, code = _without_record(request, outcome, spec, fault, started_utc), {}
     else:
         _require_same_code(collected.record, outcome, request.stack)
-        record, code = _judged(collected, outcome), dict(collected.code)
+        record, code = _judged(_harmless(collected.record), outcome), dict(collected.code)
     record = _identified(record, outcome, engine, boot_id)
     if outcome.process_ms is not None:
         wall_ms = (time.perf_counter_ns() - asked_ns) / 1e6
@@ -51,13 +51,19 @@ def to_record(
     return record, code
 
 
-def _judged(collected: Collected, outcome: Outcome) -> Record:
+def _harmless(record: Record) -> Record:
+    """The record with its free text filtered: a process wrote it, and a person will read it."""
+    return dataclasses.replace(
+        record, message=one_line(record.message), log_tail=tail(record.log_tail)
+    )
+
+
+def _judged(record: Record, outcome: Outcome) -> Record:
     """The process's own record, overruled where its end says otherwise.
 
     A record that was whole before the interpreter was killed at the deadline counts (case K5: slow
     interpreter exit); one of a process that ended badly otherwise is kept but does not.
     """
-    record = collected.record
     if outcome.timed_out:
         return _with_message(record, record.status, "killed at the deadline after its record")
     verdict = judge_exit(outcome.exit_code, outcome.oom)
@@ -111,7 +117,7 @@ def _why(outcome: Outcome, spec: TrialSpec, fault: str) -> tuple[str, str]:
     if outcome.timed_out:
         return "timeout", f"no record after {spec.deadline_s:.0f} s; killed"
     verdict = judge_exit(outcome.exit_code, outcome.oom)
-    reasons = [outcome.fault, verdict.message if not outcome.fault else "", fault]
+    reasons = [outcome.fault, verdict.message if not outcome.fault else "", one_line(fault)]
     return verdict.status or "failed", "; ".join(r for r in reasons if r) or "left no record"
 
 

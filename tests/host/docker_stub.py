@@ -86,9 +86,12 @@ class StubClient:
         self.ping_error: Exception | None = None
         self.on_start: Callable[[StubContainer], None] | None = None
         self.closed = False
+        self.information: dict[str, Any] = {}
+        self.images = SimpleNamespace(list=lambda **_: self.present_images)
+        self.present_images: list[Any] = []
 
     def info(self) -> dict[str, Any]:
-        return {"SecurityOptions": list(self.security)}
+        return {"SecurityOptions": list(self.security), **self.information}
 
     def ping(self) -> None:
         if self.ping_error is not None:

@@ -28,6 +28,7 @@ from artifact.host.progress import PlainReporter
 from artifact.host.store import Store
 from artifact.plan import Plan, make_plan
 from artifact.records import Record, current
+from artifact.strict_json import read, write_atomic
 from tests.host.toy import toy_plan, toy_study
 
 Run = Callable[..., Summary]
@@ -769,6 +770,25 @@ def test_a_record_whole_before_a_slow_exit_or_the_deadline_counts(
     assert len(records) == 15
     assert {r.status for r in records} == {"ok"}
     assert all("killed at the deadline after its record" in r.message for r in records)
+
+
+def test_text_that_a_process_wrote_is_filtered(run: Run, directory: Path) -> None:
+    engine = FakeEngine()
+    act = engine._act
+
+    def with_escapes(request: Any) -> Any:
+        outcome = act(request)
+        path = request.out / "record.json"
+        if path.exists():
+            hostile = {"message": "one\n\x1b]0;title\x07two", "log_tail": "\x1b[31mred\nline\x00"}
+            write_atomic(path, read(path) | hostile)
+        return outcome
+
+    engine._act = with_escapes  # type: ignore[method-assign]
+    run(engine)
+    for record in measured(directory):
+        assert record.message == "one ?]0;title?two"
+        assert record.log_tail == "?[31mred\nline?"
 
 
 def test_no_two_trials_share_scratch_home_or_tmpdir(run: Run) -> None:

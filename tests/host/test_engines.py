@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,23 @@ from typing import Any
 import pytest
 
 from artifact.errors import UserError
-from artifact.host.engines import LOG_TAIL_CHARACTERS, Limits, Outcome, Request, tail
+from artifact.host import locks, venvs
+from artifact.host.engines import (
+    LOG_TAIL_CHARACTERS,
+    MESSAGE_CHARACTERS,
+    Limits,
+    Outcome,
+    Request,
+    one_line,
+    tail,
+)
 from artifact.host.engines import process as process_engine
+from artifact.host.engines.fake import fake_record
 from artifact.host.engines.process import ProcessEngine
+from artifact.host.outcome import to_record
+from artifact.strict_json import dumps
 from artifact.trial.identity import code_hash
+from tests.host.toy import toy_plan
 
 
 @pytest.fixture
@@ -60,8 +75,10 @@ def run(engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             device="cpu",
             limits=Limits(cpus=cpus, memory_mib=0, file_mib=1),
         )
+        call.requests.append(request)  # type: ignore[attr-defined]
         return engine.run(request, deadline_s)
 
+    call.requests = []  # type: ignore[attr-defined]
     return call
 
 
@@ -185,6 +202,85 @@ def test_a_missing_interpreter_is_one_line(tmp_path: Path) -> None:
     engine = ProcessEngine(interpreter_for=lambda stack, accelerator: tmp_path / "python3")
     with pytest.raises(UserError, match="no interpreter for stack xla"):
         engine.prepare(["xla"])
+
+
+def packages(folder: Path, **versions: str) -> None:
+    """What `importlib.metadata` finds of installed packages."""
+    for name, version in versions.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of an empty virtual environment."""
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python3"
+
+
+def test_a_named_interpreter_has_a_hash_of_its_packages_not_the_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter = environment(tmp_path / "venv")
+    site = next((tmp_path / "venv" / "lib").glob("python3*")) / "site-packages"
+    packages(site, torch="2.0", numpy="1.9")
+    (site / "gone-1.0.dist-info").mkdir()
+    packages(tmp_path / "caller", jax="9")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "caller"))
+
+    def lock_hash() -> str:
+        engine = ProcessEngine(interpreter_for=lambda stack, accelerator: interpreter)
+        return engine.prepare(["xla"])["xla"].lock_hash
+
+    expected = hashlib.sha256(b"numpy==1.9\ntorch==2.0").hexdigest()
+    assert lock_hash() == f"unlocked-{expected}"
+    packages(site, scipy="1.0")
+    assert lock_hash() not in (f"unlocked-{expected}", locks.lock_hash("xla"))
+
+
+def test_the_environment_made_from_the_locks_has_their_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = venvs.venv_directory("xla", parent=tmp_path)
+    interpreter = environment(made)
+    monkeypatch.setattr(venvs, "venv_directory", lambda stack, accelerator: made)
+    engine = ProcessEngine(interpreter_for=lambda stack, accelerator: interpreter)
+    assert engine.prepare(["xla"])["xla"].lock_hash == locks.lock_hash("xla")
+
+
+def test_an_interpreter_that_cannot_list_its_packages_is_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "python3"
+    broken.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.11.2\n')
+    broken.chmod(0o755)
+    engine = ProcessEngine(interpreter_for=lambda stack, accelerator: broken)
+    with pytest.raises(UserError, match="cannot list its packages"):
+        engine.prepare(["xla"])
+
+
+def test_a_record_before_a_slow_exit_is_accepted_when_the_deadline_kills_it(
+    run: Any, tmp_path: Path
+) -> None:
+    """Case K5, with a real process: the record is whole, the interpreter hangs afterwards."""
+    spec = next(iter(toy_plan().trials()))
+    out = tmp_path / "work" / "out"
+    (out / "code").mkdir(parents=True)
+    (out / "code" / "program.xz").write_bytes(b"\xfd7zXZ\x00")
+    text = dumps(fake_record(spec, "ok"))
+    outcome = run(
+        f"import time; open(OUT + '/record.json', 'w').write({text!r}); time.sleep(60)",
+        deadline_s=3.0,
+    )
+    assert outcome.timed_out
+    record, code = to_record(run.requests[-1], outcome, spec, "process", "boot", "", 0)
+    assert record.status == "ok"
+    assert record.execution_ms == fake_record(spec, "ok").execution_ms
+    assert record.message == "killed at the deadline after its record"
+    assert sorted(code) == ["program.xz"]
+
+
+def test_a_message_is_one_bounded_harmless_line() -> None:
+    assert one_line("a\n\x1b[2Jb\tc\r") == "a ?[2Jb c?"
+    assert len(one_line("x" * 100_000)) == MESSAGE_CHARACTERS
 
 
 def test_a_log_tail_is_bounded_and_harmless() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from artifact.errors import UserError
+from artifact.host import machine
 from artifact.host.campaign import Interrupted, run_campaign
 from artifact.host.engines import Limits, Outcome, Request, judge_exit
 from artifact.host.engines import docker as docker_engine
-from artifact.host.engines.docker import DockerEngine
+from artifact.host.engines.docker import DockerEngine, probe_gpu
 from artifact.host.engines.fake import fake_record
 from artifact.host.store import Store
 from artifact.plan import TrialSpec
@@ -315,6 +317,26 @@ def test_who_the_process_is(
     assert owned == ([(tmp_path / "work" / "out", 10001, 10001)] if user[0:2] == "10" else [])
 
 
+def test_trials_in_containers_share_no_folder(tmp_path: Path) -> None:
+    """Case K1 (a): HOME and TMPDIR lie on a tmpfs of the container, and no mount lies on them."""
+    client = StubClient(*[write_record()] * 16)
+    assert campaign(client, tmp_path).complete
+    made = [container.settings for container in client.containers.created]
+    assert len(made) == len({container.id for container in client.containers.created}) == 16
+    outs = []
+    for each in made:
+        targets = {m["Target"]: m for m in each["mounts"]}
+        for name in ("HOME", "TMPDIR"):
+            path = PurePosixPath(each["environment"][name])
+            assert PurePosixPath("/tmp") in path.parents
+            assert "/tmp" in each["tmpfs"]
+            assert not any(PurePosixPath(t) in (path, *path.parents) for t in targets)
+        assert [t for t, m in targets.items() if not m["ReadOnly"]] == ["/out"]
+        assert "volumes" not in each
+        outs.append(targets["/out"]["Source"])
+    assert len(set(outs)) == 16
+
+
 def test_a_remapping_engine_is_asked_for_the_hosts_uids(tmp_path: Path) -> None:
     engine = engine_for(StubClient(security=("name=userns",)))
     assert settings(tmp_path, engine)["userns_mode"] == "host"
@@ -345,14 +367,107 @@ def test_a_gpu_is_requested_for_cuda_only(tmp_path: Path) -> None:
     assert "device_requests" not in settings(tmp_path, device="cpu")
 
 
-def test_cuda_without_the_toolkit_is_one_line_that_names_it(tmp_path: Path) -> None:
+def without_toolkit() -> StubClient:
+    """An engine that starts no container that asks for a GPU."""
     client = StubClient()
+    client.present_images = [SimpleNamespace(id="sha256:xla", attrs={"Size": 1})]
 
-    def refuse(_: StubContainer) -> None:
-        text = 'could not select device driver "" with capabilities: [[gpu]]'
-        raise APIError("500 Server Error", explanation=text)
+    def refuse(container: StubContainer) -> None:
+        if "device_requests" in container.settings:
+            text = 'could not select device driver "" with capabilities: [[gpu]]'
+            raise APIError("500 Server Error", explanation=text)
 
     client.on_start = refuse
+    return client
+
+
+CDI = ("nvidia.com/gpu=all", "nvidia.com/gpu=1", "nvidia.com/gpu=0", "vendor.com/nic=0")
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "devices", "driver", "names"),
+    [
+        (("runc", "nvidia"), (), "", []),
+        (("runc", "nvidia"), CDI, "", []),
+        (("runc",), CDI, "cdi", ["nvidia.com/gpu=0"]),
+        (("runc",), CDI[:1], "cdi", ["nvidia.com/gpu=all"]),
+        (("runc",), CDI[3:], "", []),
+        ((), (), "", []),
+    ],
+)
+def test_the_gpu_is_asked_for_in_the_engines_own_words(
+    tmp_path: Path, runtimes: tuple[str, ...], devices: tuple[str, ...], driver: str, names: Any
+) -> None:
+    client = StubClient()
+    client.information = {
+        "Runtimes": {name: {} for name in runtimes},
+        "DiscoveredDevices": [{"Source": "cdi", "ID": name} for name in devices],
+    }
+    (asked,) = settings(tmp_path, engine_for(client), device="cuda")["device_requests"]
+    assert (asked["Driver"], asked["DeviceIDs"]) == (driver, names)
+    assert asked["Count"] == (0 if driver else 1)
+    assert asked["Capabilities"] == ([] if driver else [["gpu"]])
+    assert "device_requests" not in settings(tmp_path, engine_for(client), device="cpu")
+
+
+def test_a_probe_that_starts_means_a_gpu_and_leaves_nothing() -> None:
+    client = StubClient()
+    assert probe_gpu(client, "sha256:xla") is None
+    (container,) = client.containers.created
+    assert container.settings["image"] == "sha256:xla"
+    assert container.settings["device_requests"][0]["Capabilities"] == [["gpu"]]
+    assert container.settings["network_mode"] == "none"
+    assert container.calls == ["start", "remove"]
+
+
+def test_a_probe_says_in_one_line_why_there_is_no_gpu() -> None:
+    client = without_toolkit()
+    reason = probe_gpu(client)
+    assert reason is not None
+    assert "NVIDIA Container Toolkit is missing" in reason
+    assert calls(client) == ["start", "remove"]
+    client.containers.create_error = APIError("400", explanation="CDI device injection failed: x")
+    assert probe_gpu(client) == reason
+    client.containers.create_error = APIError("500", explanation="no such thing\nmore")
+    assert probe_gpu(client) == "Docker cannot hand the GPU to a container: no such thing"
+
+
+def test_a_probe_without_an_image_asks_the_engine_only() -> None:
+    client = StubClient()
+    assert "Toolkit is missing" in str(probe_gpu(client))
+    client.information = {"Runtimes": {"nvidia": {}}}
+    assert probe_gpu(client) is None
+    client.information = {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}
+    assert probe_gpu(client) is None
+    assert client.containers.created == []
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cpu"])
+def test_a_device_is_chosen_by_a_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """Case D10: auto falls back and records it, cuda is one line, cpu never asks for a GPU."""
+    client = without_toolkit()
+    monkeypatch.setattr(machine, "why_no_docker", lambda: None)
+    monkeypatch.setattr(machine, "why_no_cuda", lambda engine: probe_gpu(client))
+    if device == "cuda":
+        with pytest.raises(UserError, match="NVIDIA Container Toolkit") as caught:
+            machine.choose("docker", "auto", device, None)
+        assert len(str(caught.value).splitlines()) == 1
+        return
+    choice = machine.choose("docker", "auto", device, None)
+    assert (choice.device, choice.profile) == ("cpu", "cpu")
+    probes = len(client.containers.created)
+    assert probes == (1 if device == "auto" else 0)
+    said = any("NVIDIA Container Toolkit" in reason for reason in choice.reasons)
+    assert said is (device == "auto")
+    engine = engine_for(client)
+    engine.run(request_for(engine, tmp_path, device=choice.device), 5.0)
+    assert not any("device_requests" in c.settings for c in client.containers.created[probes:])
+
+
+def test_cuda_without_the_toolkit_is_one_line_that_names_it(tmp_path: Path) -> None:
+    client = without_toolkit()
     with pytest.raises(UserError) as caught:
         run(client, tmp_path, device="cuda")
     assert "NVIDIA Container Toolkit" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import lzma
 import os
 import subprocess
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from artifact.host.collect import (
     Rejected,
     collect,
     collect_calibration,
+    decompress,
 )
 from artifact.host.engines.fake import fake_record
 from artifact.host.noise import calibration_medians, reasons
@@ -299,6 +301,36 @@ def test_anything_else_is_rejected(
     spoil(out)
     with pytest.raises(Rejected, match=words):
         collect(out, spec)
+
+
+def test_a_code_file_is_decompressed_within_a_bound() -> None:
+    text = b"fused_kernel();\n" * 1000
+    packed = lzma.compress(text)
+    assert decompress(packed) == text
+    assert decompress(packed, len(text)) == text
+    with pytest.raises(lzma.LZMAError, match="larger than"):
+        decompress(packed, len(text) - 1)
+    bomb = lzma.compress(bytes(64 * 2**20))
+    assert len(bomb) < 20_000
+    with pytest.raises(lzma.LZMAError, match="larger than 1048576"):
+        decompress(bomb, 2**20)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "followed", "not xz", "greedy"])
+def test_a_damaged_code_file_is_an_lzma_error(damage: str) -> None:
+    packed = lzma.compress(b"text" * 1000)
+    if damage == "greedy":  # asks for a dictionary of 256 MiB
+        filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 256 * 2**20}]
+        packed = lzma.compress(b"text", filters=filters)
+    spoiled = {
+        "cut": packed[:-5],
+        "flipped": packed[:40] + bytes([packed[40] ^ 255]) + packed[41:],
+        "followed": packed + b"more",
+        "not xz": b"PK" + packed,
+        "greedy": packed,
+    }
+    with pytest.raises(lzma.LZMAError):
+        decompress(spoiled[damage])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from typing import Protocol
 #: Characters of a process's output that are kept (the end of it).
 LOG_TAIL_CHARACTERS = 8000
 
+#: Characters of a process's own message that are kept (the start of it).
+MESSAGE_CHARACTERS = 2000
+
 SIGKILL_EXIT = 137  # 128 + SIGKILL, what a shell and Docker report for a killed process
 
 
@@ -165,3 +168,8 @@ def tail(text: str) -> str:
     """The end of a log, bounded, without characters that a terminal would obey."""
     end = text[-LOG_TAIL_CHARACTERS:]
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in end).strip()
+
+
+def one_line(text: str) -> str:
+    """The start of a message as one bounded line, harmless like `tail`."""
+    return " ".join(tail(text[:MESSAGE_CHARACTERS]).split())

@@ -41,6 +41,18 @@ API_TIMEOUT_S = 60
 RECONNECT_S = 90.0
 LOG_LINES = 200
 
+#: How engines name GPUs in the Container Device Interface, and what they say when they have none.
+CDI_KIND = "nvidia.com/gpu="
+_NO_GPU_DRIVER = (
+    "could not select device driver",
+    "CDI device injection failed",
+    "unresolvable CDI",
+)
+NO_TOOLKIT = "Docker cannot hand the GPU to a container: the NVIDIA Container Toolkit is missing"
+
+#: Every image of ours carries this label.
+IMAGE_LABEL = "gaps.stack"
+
 _NO_ANSWER = (requests.exceptions.ConnectionError, requests.exceptions.Timeout)
 
 ImageFor = Callable[[str], Any]
@@ -75,7 +87,9 @@ class DockerEngine:
         self._reconnect_s = reconnect_s
         self._identities: dict[str, StackIdentity] = {}
         with _engine_faults("ask the engine how it is set up"):
-            self._security = list(self._client.info().get("SecurityOptions") or [])
+            information = self._client.info()
+        self._security = list(information.get("SecurityOptions") or [])
+        self._gpu = gpu_request(information)
 
     # --- the protocol -------------------------------------------------------------------------
     def prepare(self, stacks: Iterable[str]) -> Mapping[str, StackIdentity]:
@@ -96,8 +110,8 @@ class DockerEngine:
         """Create, start, await, look at and remove one container."""
         if request.stack not in self._identities:
             self.prepare([request.stack])
-        user = self._user(request.out)
         start_s = time.monotonic()
+        user = self._user(request.out)
         with _create_faults(request, self._identities[request.stack]):
             container = self._client.containers.create(**self._settings(request, user))
         create_ms = (time.monotonic() - start_s) * 1e3
@@ -168,7 +182,7 @@ class DockerEngine:
         if any("name=userns" in option for option in self._security):
             settings["userns_mode"] = "host"  # else our uid would be another one on the host
         if request.device == "cuda":
-            settings["device_requests"] = [DeviceRequest(count=1, capabilities=[["gpu"]])]
+            settings["device_requests"] = [self._gpu]
         return settings
 
     def _folders(self, request: Request) -> dict[str, Any]:
@@ -206,6 +220,66 @@ def connect() -> Any:
     """A client of the engine that the environment names; one line when none can be used."""
     with _engine_faults("reach the Docker engine"):
         return DockerClient.from_env(timeout=API_TIMEOUT_S)
+
+
+def gpu_request(information: Mapping[str, Any]) -> Any:
+    """The request for one GPU that this engine understands; `information` is its `info()`.
+
+    An engine that knows GPUs as CDI devices only is asked for the first single one by name, or for
+    all of them where it lists no single one; every other engine for one device with that ability.
+    """
+    found = information.get("DiscoveredDevices") or []
+    devices = sorted(str(d.get("ID", "")) for d in found if isinstance(d, Mapping))
+    devices = [device for device in devices if device.startswith(CDI_KIND)]
+    if "nvidia" in (information.get("Runtimes") or {}) or not devices:
+        return DeviceRequest(count=1, capabilities=[["gpu"]])
+    single = [device for device in devices if device != f"{CDI_KIND}all"]
+    return DeviceRequest(driver="cdi", device_ids=[(single or devices)[0]])
+
+
+def probe_gpu(client: Any, image: str | None = None) -> str | None:
+    """None when the engine hands a GPU to a container; else why not, in one line.
+
+    A short container of `image` (an id or tag that is here; nothing is pulled) is started with the
+    request that trials make, without anything else that could fail. Without an image of ours yet,
+    only what the engine says about itself can be asked. Raises `UserError` when it does not answer.
+    """
+    with _engine_faults("ask the engine about GPUs"):
+        information = client.info()
+        image = image or _any_image(client)
+    if image is None:
+        request = gpu_request(information)
+        known = request.get("Driver") == "cdi" or "nvidia" in (information.get("Runtimes") or {})
+        return None if known else NO_TOOLKIT
+    try:
+        container = client.containers.create(
+            image=image,
+            entrypoint=["true"],
+            network_mode="none",
+            labels={LABEL: "1", LABEL_OWNER: f"uid-{os.getuid()}", LABEL_REQUEST: "probe"},
+            device_requests=[gpu_request(information)],
+        )
+    except (APIError, *_NO_ANSWER) as error:
+        return _gpu_reason(error)
+    try:
+        container.start()
+    except (APIError, *_NO_ANSWER) as error:
+        return _gpu_reason(error)
+    finally:
+        _remove(container, lambda: None)
+    return None
+
+
+def _any_image(client: Any) -> str | None:
+    """The smallest image of ours on this engine, if there is one."""
+    images = client.images.list(filters={"label": IMAGE_LABEL})
+    return str(min(images, key=lambda i: i.attrs.get("Size", 0)).id) if images else None
+
+
+def _gpu_reason(error: Exception) -> str:
+    if any(words in str(error) for words in _NO_GPU_DRIVER):
+        return NO_TOOLKIT
+    return f"Docker cannot hand the GPU to a container: {_first_line(error)}"
 
 
 def _image_finder(accelerator: str, client: Any) -> ImageFor:
@@ -423,6 +497,7 @@ def _create_faults(request: Request, identity: StackIdentity) -> Iterator[None]:
             next_step="run `artifact build`",
         ) from error
     except (APIError, *_NO_ANSWER) as error:
+        _refuse_gpu(error, request)
         raise UserError(
             f"the Docker engine refused to create the container of {request.request_id}: "
             f"{_first_line(error)}",
@@ -432,11 +507,8 @@ def _create_faults(request: Request, identity: StackIdentity) -> Iterator[None]:
 
 def _refuse_gpu(error: Exception, request: Request) -> None:
     """A GPU was asked for and the engine cannot give one (case D10)."""
-    if request.device == "cuda" and "could not select device driver" in str(error):
-        raise UserError(
-            "Docker cannot hand the GPU to a container: the NVIDIA Container Toolkit is missing",
-            next_step="install it, or use --device cpu",
-        ) from error
+    if request.device == "cuda" and any(words in str(error) for words in _NO_GPU_DRIVER):
+        raise UserError(NO_TOOLKIT, next_step="install it, or use --device cpu") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ deadline, but the memory limit is not enforced and the network is not cut off (t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import secrets
@@ -74,11 +75,22 @@ class ProcessEngine:
             self._interpreters[stack] = interpreter
             self._identities[stack] = StackIdentity(
                 image_id=version,
-                lock_hash=locks.lock_hash(stack, self._accelerator),
+                lock_hash=self._lock_hash(stack, interpreter),
                 code_hash=code_hash(),
                 tag=str(interpreter),
             )
         return dict(self._identities)
+
+    def _lock_hash(self, stack: str, interpreter: Path) -> str:
+        """The locks' hash for the environment made from them; any other one has its own.
+
+        Such an interpreter was named by the person (`GAPS_PYTHON_*`): nobody installed the locks
+        into it, so its records must not be taken for records of the locked environment.
+        """
+        made = venvs.venv_directory(stack, self._accelerator) / "bin" / "python3"
+        if interpreter == made:
+            return locks.lock_hash(stack, self._accelerator)
+        return f"unlocked-{_packages_hash(interpreter)}"
 
     def layout(self, work: Path, out: Path, bundles: Path | None) -> Layout:
         """Real folders; scratch gets a fresh name and is made when the process starts."""
@@ -176,6 +188,33 @@ def _version(interpreter: Path) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"{interpreter} does not run: {error}") from error
     return result.stdout.strip()
+
+
+#: Isolated (-I) like a trial, which sees neither PYTHONPATH nor the caller's own packages.
+_LIST_PACKAGES = """
+from importlib.metadata import distributions
+found = {
+    f"{d.metadata['Name']}=={d.version}"
+    for d in distributions()
+    if d.read_text("METADATA") or d.read_text("PKG-INFO")  # else: the rest of a removed package
+}
+print("\\n".join(sorted(found)))
+"""
+
+
+def _packages_hash(interpreter: Path) -> str:
+    """SHA-256 (hex) over the sorted `name==version` of what is installed for `interpreter`."""
+    try:
+        result = subprocess.run(
+            [str(interpreter), "-I", "-c", _LIST_PACKAGES],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"{interpreter} cannot list its packages: {error}") from error
+    return hashlib.sha256(result.stdout.strip().encode("utf-8")).hexdigest()
 
 
 @contextmanager
