@@ -54,7 +54,7 @@ def collect(out: Path, spec: TrialSpec) -> Collected | None:
     Raises `Rejected` for an unexpected name, a link, a device, a hard link, too large or too many
     files, JSON that is not strict, another schema, or a record of another trial.
     """
-    folder = _open_folder(out)
+    folder = open_folder(out)
     try:
         names = _names(folder)
         if RECORD_NAME not in names:
@@ -62,7 +62,7 @@ def collect(out: Path, spec: TrialSpec) -> Collected | None:
         unexpected = sorted(names - {RECORD_NAME, CODE_FOLDER})
         if unexpected:
             raise Rejected(f"unexpected file {unexpected[0]!r} in the output folder")
-        record = _parse(_read(folder, RECORD_NAME, RECORD_LIMIT_BYTES), spec)
+        record = _parse(read_plain(folder, RECORD_NAME, RECORD_LIMIT_BYTES), spec)
         code = _read_code(folder) if CODE_FOLDER in names else {}
     finally:
         os.close(folder)
@@ -91,9 +91,9 @@ def decompress(data: bytes, limit_bytes: int = CODE_TEXT_LIMIT_BYTES) -> bytes:
 
 def collect_calibration(out: Path) -> dict[str, float]:
     """The three medians of one calibration; `Rejected` when they are not there or not numbers."""
-    folder = _open_folder(out)
+    folder = open_folder(out)
     try:
-        values = _plain(_read(folder, CALIBRATION_NAME, RECORD_LIMIT_BYTES))
+        values = _plain(read_plain(folder, CALIBRATION_NAME, RECORD_LIMIT_BYTES))
     finally:
         os.close(folder)
     wanted = ("compile_ms", "matmul_ms", "memory_ms")
@@ -105,7 +105,8 @@ def collect_calibration(out: Path) -> dict[str, float]:
     return {name: float(values[name]) for name in wanted}
 
 
-def _open_folder(path: Path | str, parent: int | None = None) -> int:
+def open_folder(path: Path | str, parent: int | None = None) -> int:
+    """An open handle of a folder, below an open one if given; `Rejected` for a link."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags, dir_fd=parent)
@@ -118,8 +119,8 @@ def _names(folder: int) -> set[str]:
         return {entry.name for entry in entries}
 
 
-def _read(folder: int, name: str, limit_bytes: int) -> bytes:
-    """The content of a plain file of at most `limit_bytes`; links and devices are refused."""
+def open_plain(folder: int, name: str) -> int:
+    """An open handle of a plain file with no other name; `Rejected` for links and devices."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(name, flags, dir_fd=folder)
@@ -129,7 +130,12 @@ def _read(folder: int, name: str, limit_bytes: int) -> bytes:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(handle)
         raise Rejected(f"{name!r} is not a plain file")
-    with os.fdopen(handle, "rb") as stream:
+    return handle
+
+
+def read_plain(folder: int, name: str, limit_bytes: int) -> bytes:
+    """The content of a plain file of at most `limit_bytes`."""
+    with os.fdopen(open_plain(folder, name), "rb") as stream:
         data = stream.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise Rejected(f"{name!r} is larger than {limit_bytes} bytes")
@@ -137,7 +143,7 @@ def _read(folder: int, name: str, limit_bytes: int) -> bytes:
 
 
 def _read_code(parent: int) -> dict[str, bytes]:
-    folder = _open_folder(CODE_FOLDER, parent)
+    folder = open_folder(CODE_FOLDER, parent)
     try:
         names = sorted(_names(folder))
         if len(names) > CODE_FILE_LIMIT:
@@ -145,7 +151,7 @@ def _read_code(parent: int) -> dict[str, bytes]:
         for name in names:
             if not _CODE_NAME.fullmatch(name):
                 raise Rejected(f"unexpected file {name!r} among the code files")
-        code = {name: _read(folder, name, CODE_LIMIT_BYTES) for name in names}
+        code = {name: read_plain(folder, name, CODE_LIMIT_BYTES) for name in names}
     finally:
         os.close(folder)
     for name, data in code.items():

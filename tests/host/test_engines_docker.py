@@ -310,7 +310,7 @@ def test_who_the_process_is(
     owned: list[tuple[Path, int, int]] = []
     monkeypatch.setattr(docker_engine.os, "getuid", lambda: uid)
     monkeypatch.setattr(docker_engine.os, "getgid", lambda: 55)
-    monkeypatch.setattr(docker_engine.os, "chown", lambda *a: owned.append(a))
+    monkeypatch.setattr(docker_engine.os, "chown", lambda *a, **_: owned.append(a))
     engine = engine_for(StubClient(security=security))
     made = settings(tmp_path, engine)
     assert made["user"] == user

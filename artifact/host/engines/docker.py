@@ -153,7 +153,8 @@ class DockerEngine:
             return "0:0"
         if os.getuid() != 0:
             return f"{os.getuid()}:{os.getgid()}"
-        os.chown(out, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+        for path in (out, *out.rglob("*")):  # what the host put there is the process's to change
+            os.chown(path, UNPRIVILEGED_UID, UNPRIVILEGED_UID, follow_symlinks=False)
         return f"{UNPRIVILEGED_UID}:{UNPRIVILEGED_UID}"
 
     def _settings(self, request: Request, user: str) -> dict[str, Any]:
