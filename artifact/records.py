@@ -252,7 +252,7 @@ class Record:
         `process` adds all phases up, from the start of the process; the harness's own work between
         phases (checksums, the control's copy) is in none of them.
         """
-        if self.native is None:
+        if self.native is None or not self.phases:
             raise ValueError("a trial that did not compile has no compile cost")
         if boundary == "native":
             total = self.phase_ms(*self.native.phases)
