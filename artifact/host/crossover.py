@@ -41,7 +41,7 @@ from artifact.analysis.stats import StatsError
 from artifact.errors import UserError
 from artifact.host import bundles, machine
 from artifact.host import reproduce as path
-from artifact.host.store import PLAN, Store, disk_errors
+from artifact.host.store import CROSSOVER_PREFIX, Store, campaign_folders, disk_errors
 from artifact.plan import Plan, make_plan
 from artifact.records import Record
 from artifact.strict_json import write_atomic, write_bytes_atomic
@@ -49,7 +49,6 @@ from artifact.study import BlockChoice, Study
 from artifact.tables.csv_text import csv_text
 
 PROCESSES = 3
-PREFIX = "crossover-"
 CSV, JSON = "crossing.csv", "crossing.json"
 SCHEMA_VERSION = 1
 MAX_MINUTES = 30.0
@@ -95,7 +94,7 @@ class Question:
     @property
     def directory(self) -> Path:
         """The campaign folder of the look itself."""
-        return self.results / f"{PREFIX}{self.model}-{self.first}-{self.second}"
+        return self.results / f"{CROSSOVER_PREFIX}{self.model}-{self.first}-{self.second}"
 
 
 @dataclass(frozen=True)
@@ -182,11 +181,7 @@ def find_records(question: Question, root: Path) -> Records:
         found = Records(read_campaign(folder), str(folder), False)
         _require_both(question, found)
         return found
-    own = [
-        read_campaign(plan.parent)
-        for plan in sorted(question.results.glob(f"*/{PLAN}"))
-        if not plan.parent.name.startswith(PREFIX)
-    ]
+    own = [read_campaign(folder) for folder in campaign_folders(question.results)]
     usable = [c for c in own if not _lacking(question, c) and not _is_fake(c)]
     if usable:
         newest = max(usable, key=lambda c: max(r.identity.started_utc for r in c.usable))

@@ -21,7 +21,7 @@ from artifact.analysis.evidence import (
     read_campaign,
 )
 from artifact.errors import UserError
-from artifact.host.store import PLAN
+from artifact.host.store import PLAN, campaign_folders
 from artifact.strict_json import write_bytes_atomic
 from artifact.study import Study
 from artifact.tables import sheet as sheets
@@ -99,7 +99,7 @@ def campaign_folder(where: Where) -> Path:
     """The campaign asked for, or the only one there is; several or none are a `UserError`."""
     from artifact.host.judge import chosen_folder
 
-    if not where.campaign and not any(where.results.glob(f"*/{PLAN}")):
+    if not where.campaign and not campaign_folders(where.results):
         raise UserError(
             f"no campaign in {where.results}",
             next_step="measure one with `artifact run`, or draw from reference or published",

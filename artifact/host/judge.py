@@ -17,7 +17,7 @@ from artifact.analysis.verdict import judge
 from artifact.analysis.verdict_text import markdown, plain
 from artifact.errors import UserError
 from artifact.host.manifest import cpu_model
-from artifact.host.store import PLAN, disk_errors
+from artifact.host.store import campaign_folders, disk_errors
 from artifact.strict_json import SchemaError, write_atomic, write_bytes_atomic
 
 VERDICT_MD, VERDICT_JSON = "verdict.md", "verdict.json"
@@ -81,10 +81,10 @@ def _found(path: Path, results: Path) -> Path:
 
 
 def chosen_folder(name: str, results: Path) -> Path:
-    """`results/<name>`; without a name the only campaign there."""
+    """`results/<name>`; without a name the only campaign there, looks at a crossover aside."""
     if name:
         return results / name
-    found = sorted(path.parent for path in results.glob(f"*/{PLAN}"))
+    found = campaign_folders(results)
     if len(found) == 1:
         return found[0]
     known = ", ".join(folder.name for folder in found) or "none"
@@ -199,7 +199,7 @@ def _records_for(
     """The campaign, its name for the reader, and whether it was shipped and not measured here."""
     if name:
         return read_campaign(results / name), str(results / name), False
-    own = [read_campaign(path.parent) for path in sorted(results.glob(f"*/{PLAN}"))]
+    own = [read_campaign(folder) for folder in campaign_folders(results)]
     usable = [c for c in own if _is_real(c) and advice.measured_here(c, model, shape)]
     if usable:
         newest = max(usable, key=lambda c: max(r.identity.started_utc for r in c.usable))

@@ -35,6 +35,10 @@ PLAN, MANIFEST, CHECKSUMS, LOG = "plan.json", "manifest.json", "checksums.txt", 
 OVERHEADS = "overheads.csv"
 RECORDS, CODE, CALIBRATIONS, WORK = "records", "code", "calibrations", "work"
 
+#: Names of the folders that `artifact crossover` leaves beside the campaigns. They are campaigns of
+#: one pair with other numbers of executions, so nothing takes them for the campaign of a profile.
+CROSSOVER_PREFIX = "crossover-"
+
 #: A cell's name as shown to people and used as a key: (model, input, configuration).
 Cell = tuple[str, str, str]
 
@@ -83,6 +87,15 @@ def disk_errors(what: str) -> Iterator[None]:
             f"cannot write {what}: {cause}{where}",
             next_step=f"finished records are kept; {remedy} and run again with --resume",
         ) from error
+
+
+def campaign_folders(results: Path) -> list[Path]:
+    """Folders of the campaigns below `results` in name order; looks at a crossover are not meant.
+
+    Such a look is still read where a person names it.
+    """
+    found = sorted(path.parent for path in results.glob(f"*/{PLAN}"))
+    return [folder for folder in found if not folder.name.startswith(CROSSOVER_PREFIX)]
 
 
 def now_utc() -> str:

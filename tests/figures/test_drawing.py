@@ -129,6 +129,16 @@ def test_without_a_name_the_only_campaign_is_drawn(tmp_path):
     assert drawing.campaign_folder(Where(tmp_path, "two")).name == "two"
 
 
+def test_a_look_at_a_crossover_is_drawn_only_by_name(tmp_path):
+    drawn.write_campaign(tmp_path / "crossover-resnet18-xla-tvm")
+    with pytest.raises(UserError, match=r"no campaign in .*; measure one"):
+        drawing.campaign_folder(Where(tmp_path))
+    drawn.write_campaign(tmp_path / "one")
+    assert drawing.campaign_folder(Where(tmp_path)).name == "one"
+    named = drawing.campaign_folder(Where(tmp_path, "crossover-resnet18-xla-tvm"))
+    assert named.name == "crossover-resnet18-xla-tvm"
+
+
 @pytest.fixture
 def references(tmp_path):
     """Two machine classes; the second holds a small campaign and a whole one."""

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,12 @@ def test_without_a_name_the_only_campaign_is_taken(tmp_path, results, said) -> N
     with pytest.raises(UserError, match="holds 0 campaigns"):
         _check(said, results=tmp_path)
     (tmp_path / "only").symlink_to(results / "a")
+    (tmp_path / "crossover-resnet18-xla-tvm").symlink_to(results / "b")
     _check(said, results=tmp_path)
     assert said[0].startswith("# Verdict of only")
+    said.clear()
+    _check(said, "crossover-resnet18-xla-tvm", results=tmp_path)
+    assert said[0].startswith("# Verdict of crossover-resnet18-xla-tvm")
 
 
 def test_propose_writes_an_expected_file_that_the_campaign_passes(results, said) -> None:
@@ -166,6 +171,21 @@ def test_recommend_prefers_own_records_and_says_whose_they_are(results, monkeypa
     monkeypatch.setattr(judge, "cpu_model", lambda: "this CPU")
     text = judge.recommend(*R18, 100, "native", name="a", results=results)
     assert "these are another machine's records (a CPU, 2 CPUs)" in text
+
+
+def test_a_look_at_a_crossover_is_no_newest_campaign(results, tmp_path) -> None:
+    """It holds three rounds of two configurations, with another number of executions."""
+
+    def newer(record):
+        stamp = replace(record.identity, started_utc="2030-01-01T00:00:00.000+00:00")
+        return replace(record, identity=stamp)
+
+    (tmp_path / "cpu").symlink_to(results / "a")
+    look = tmp_path / "crossover-resnet18-xla-inductor"
+    write(look, changed(_small(2), newer), code=lambda record: {})
+    text = judge.recommend(*R18, 100, results=tmp_path)
+    assert f"records: {tmp_path / 'cpu'}" in text
+    assert f"records: {look}" in judge.recommend(*R18, 100, name=look.name, results=tmp_path)
 
 
 def test_recommend_without_own_records_uses_the_reference(results, tmp_path, monkeypatch) -> None:
