@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -266,8 +267,9 @@ def clean(engine: EngineOption = "auto") -> None:
     from artifact.host import reproduce as path
 
     choice = machine.choose(engine, "cpu", "cpu", "cpu")
-    removed = campaign.clean(path.make_engine(choice, path.Wish()))
-    typer.echo(f"{choice.engine}: removed {removed} left over")
+    for name in dict.fromkeys((choice.engine, "process")):
+        one = path.make_engine(dataclasses.replace(choice, engine=name), path.Wish())
+        typer.echo(f"{name}: removed {campaign.clean(one)} left over")
 
 
 def _one_line(error: Exception) -> str:

@@ -19,6 +19,7 @@ from artifact.analysis.estimates import ProcessValues, from_record
 from artifact.analysis.stats import PairedRatio, StatsError, pair_by_round, paired_ratio
 from artifact.errors import UserError
 from artifact.host import noise
+from artifact.host.collect import decompress
 from artifact.host.store import PLAN, Calibration, Store
 from artifact.plan import TrialSpec
 from artifact.records import Record, current
@@ -154,7 +155,7 @@ def _read_code(store: Store, record: Record) -> Mapping[str, str]:
         path = store.code_path(record, name)
         if path.exists():
             try:
-                texts[name] = lzma.decompress(path.read_bytes()).decode("utf-8")
+                texts[name] = decompress(path.read_bytes()).decode("utf-8")
             except (lzma.LZMAError, UnicodeDecodeError, OSError) as error:
                 raise UserError(f"cannot read the generated code {path}: {error}") from error
     return texts

@@ -40,6 +40,7 @@ from artifact.analysis.evidence import (
 )
 from artifact.analysis.stats import StatsError
 from artifact.errors import UserError
+from artifact.host.collect import decompress
 from artifact.host.store import CALIBRATIONS, CHECKSUMS, CODE, PLAN, RECORDS, Store
 from artifact.strict_json import SchemaError, from_plain, read, write_atomic, write_bytes_atomic
 
@@ -337,6 +338,6 @@ def _require_anonymous(files: Sequence[Path]) -> None:
 def _content(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-        return lzma.decompress(data) if path.suffix == ".xz" else data
+        return decompress(data) if path.suffix == ".xz" else data
     except (OSError, lzma.LZMAError) as error:
         raise UserError(f"cannot ship {path}: {error}") from error

@@ -74,12 +74,22 @@ def why_no_cuda(engine: str) -> str | None:
     )
     if listed.returncode != 0 or not listed.stdout.strip():
         return "nvidia-smi finds no GPU"
-    if engine == "docker" and not _container_toolkit(docker_information()):
-        return "Docker has no NVIDIA Container Toolkit"
-    return None
+    return why_no_gpu_in_containers() if engine == "docker" else None
 
 
-def _container_toolkit(information: dict[str, Any]) -> bool:
+def why_no_gpu_in_containers() -> str | None:
+    """Start one short container with a GPU request; None when it works, else why not."""
+    from artifact.host.engines.docker import connect, probe_gpu
+
+    client = connect()
+    try:
+        return probe_gpu(client)
+    finally:
+        client.close()
+
+
+def has_container_toolkit(information: dict[str, Any]) -> bool:
+    """What the engine says about itself (`docker info`); only a started container proves it."""
     devices = information.get("DiscoveredDevices") or []
     return "nvidia" in (information.get("Runtimes") or {}) or any(
         "nvidia.com/gpu" in str(device) for device in devices

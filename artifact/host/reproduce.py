@@ -132,6 +132,7 @@ def reproduce(wish: Wish, say: Say = print) -> int:
     say(f"profile {prepared.plan.profile}, engine {prepared.choice.engine}: {prepared.directory}")
     examined = examine(prepared.choice, wish.results, say)
     prepare_engine(prepared.choice, stacks_of(prepared.plan), wish.results, say)
+    prepared = _with_working_gpu(prepared, wish, say)
     engine = make_engine(prepared.choice, wish)
     try:
         wish.results.mkdir(parents=True, exist_ok=True)
@@ -194,6 +195,27 @@ def measure(
     )
 
 
+def _with_working_gpu(prepared: Prepared, wish: Wish, say: Say) -> Prepared:
+    """The same, or the CPU's plan when the images are there and no container gets the GPU.
+
+    Before the first build there was no image to try it with (case D10). A device or profile that
+    was asked for by name is never replaced: that is a `UserError`.
+    """
+    if (prepared.choice.engine, prepared.choice.device) != ("docker", "cuda"):
+        return prepared
+    reason = machine.why_no_gpu_in_containers()
+    if reason is None:
+        return prepared
+    if (wish.device, wish.profile) != ("auto", "auto"):
+        raise UserError(f"device cuda: {reason}", next_step="mend it, or use --device cpu")
+    say(f"{reason}: measuring on the CPU")
+    fallen = resolve(dataclasses.replace(wish, device="cpu"))
+    reasons = (*fallen.choice.reasons, f"{reason}: measuring on the CPU")
+    fallen = dataclasses.replace(fallen, choice=dataclasses.replace(fallen.choice, reasons=reasons))
+    prepare_engine(fallen.choice, stacks_of(fallen.plan), wish.results, say)
+    return fallen
+
+
 def summary_text(directory: Path) -> str:
     """The closing table of a campaign folder; also stored there as `summary.txt`."""
     store = Store(directory)
@@ -248,4 +270,5 @@ def closing_line(done: Summary) -> str:
     if done.given_up:
         line += f"; given up: {', '.join(done.given_up[:5])}"
         line += " ..." if len(done.given_up) > 5 else ""
+        line += f" ({done.advice})"
     return f"{line}; {done.ran} run now in {done.wall_s / 60:.1f} min; records in {done.directory}"

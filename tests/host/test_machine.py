@@ -83,4 +83,4 @@ def test_profile_and_device_must_agree(offers):
     ],
 )
 def test_the_container_toolkit_is_seen_in_docker_info(information, expected):
-    assert machine._container_toolkit(information) is expected
+    assert machine.has_container_toolkit(information) is expected

@@ -188,4 +188,4 @@ def gpu(at: Situation) -> Finding:
 
 def _has_toolkit(at: Situation) -> bool:
     # One rule for both: the doctor must not promise what `choose` then refuses.
-    return machine._container_toolkit(dict(at.information))
+    return machine.has_container_toolkit(dict(at.information))

@@ -1,0 +1,54 @@
+"""The path of make reproduce: what was asked for by name is never replaced (case D10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from artifact.errors import UserError
+from artifact.host import machine, reproduce
+
+
+@pytest.fixture
+def gpu_seen_before_the_images_exist(monkeypatch):
+    """`docker info` promises a GPU, and no container gets one; nothing is built."""
+    built = []
+    monkeypatch.setattr(machine, "why_no_docker", lambda: None)
+    monkeypatch.setattr(machine, "why_no_cuda", lambda engine: None)
+    monkeypatch.setattr(machine, "why_no_gpu_in_containers", lambda: "no GPU in a container")
+    monkeypatch.setattr(reproduce, "prepare_engine", lambda choice, *_: built.append(choice.device))
+    return built
+
+
+def test_auto_falls_back_to_the_cpu_and_records_it(gpu_seen_before_the_images_exist, tmp_path):
+    wish = reproduce.Wish(results=tmp_path)
+    before = reproduce.resolve(wish)
+    assert (before.choice.device, before.plan.profile) == ("cuda", "paper")
+    said = []
+    after = reproduce._with_working_gpu(before, wish, said.append)
+    assert (after.choice.device, after.plan.profile, after.plan.device) == ("cpu", "cpu", "cpu")
+    assert after.directory == tmp_path / "cpu"
+    assert said == ["no GPU in a container: measuring on the CPU"]
+    assert said[0] in after.choice.reasons
+    assert gpu_seen_before_the_images_exist == ["cpu"]
+
+
+@pytest.mark.parametrize("asked", [{"device": "cuda"}, {"profile": "paper"}])
+def test_a_gpu_asked_for_by_name_is_an_error(gpu_seen_before_the_images_exist, tmp_path, asked):
+    wish = reproduce.Wish(results=tmp_path, **asked)
+    with pytest.raises(UserError, match="device cuda: no GPU in a container"):
+        reproduce._with_working_gpu(reproduce.resolve(wish), wish, print)
+
+
+def test_a_cpu_run_never_tries_a_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "why_no_docker", lambda: None)
+    monkeypatch.setattr(machine, "why_no_gpu_in_containers", lambda: pytest.fail("tried a GPU"))
+    wish = reproduce.Wish(profile="smoke", results=tmp_path)
+    prepared = reproduce.resolve(wish)
+    assert reproduce._with_working_gpu(prepared, wish, print) is prepared
+
+
+@pytest.mark.parametrize("name", ["../x", ".hidden", "a/b", "..", "a\nb"])
+def test_names_that_are_no_folder_are_refused(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(machine, "why_no_docker", lambda: None)
+    with pytest.raises(UserError, match="not a folder name"):
+        reproduce.resolve(reproduce.Wish(profile="smoke", name=name, results=tmp_path))
