@@ -131,7 +131,8 @@ def _interval(line: Line) -> str:
     if line.interval is None:
         return "-"
     low, high = line.interval
-    level = " (90 %)" if line.equivalence else ""
+    one_sided = line.ratio is not None and line.ratio.level == 0.90
+    level = " (90 %)" if line.equivalence or one_sided else ""
     return f"[{low:.3f}, {high:.3f}]{level}"
 
 

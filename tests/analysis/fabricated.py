@@ -42,6 +42,9 @@ TIMES_MS = {
     "eager": (5.0, 45.0),
     "inductor": (33_000.0, 41.0),
     "inductor-fold": (27_000.0, 40.5),
+    "inductor-guard": (26_500.0, 40.2),
+    "inductor-freeze": (22_000.0, 30.0),
+    "inductor-bneval": (33_500.0, 41.5),
     "inductor-control": (33_000.0, 41.0),
     "xla": (1_800.0, 90.0),
     "tvm": (10_000.0, 850.0),
@@ -98,6 +101,7 @@ def _profile(
 
 
 _RESNET = ("eager", "inductor", "inductor-fold", "xla", "tvm")
+_FOLDS = (*_RESNET[:3], "inductor-guard", "inductor-freeze", "inductor-bneval")
 
 #: Like the study's profiles of these names, but fixed: an edit of the study is no edit of a test.
 PROFILES = {
@@ -111,6 +115,14 @@ PROFILES = {
             BERT[0], (BERT[1],), ("eager", "inductor", "inductor-control", "xla", "tvm")
         ),
         study.BlockChoice(GPT2[0], (GPT2[1],), ("eager", "inductor", "xla", "tvm")),
+    ),
+    "folds": _profile(
+        5,
+        10,
+        50,
+        study.BlockChoice(R18[0], (R18[1],), _FOLDS),
+        study.BlockChoice(R50[0], (R50[1],), _FOLDS),
+        study.BlockChoice(GPT2[0], (GPT2[1],), _FOLDS[:3]),
     ),
     "smoke": _profile(
         2,
@@ -128,6 +140,39 @@ def the_plan(profile: str = "cpu") -> Plan:
     return make_plan(fixed, profile, bundles={"resnet18": "bundle"})
 
 
+def facts_of(spec: TrialSpec, fold_ms: float) -> dict[str, Any]:
+    """What a trial says of its fold, of the route inside the compiler, or of its audit."""
+    if spec.configuration == "inductor-fold" and spec.family == "gpt2":
+        tied = "lm_head is tied: model.lm_head.weight is also model.transformer.wte.weight"
+        last = {"name": "model.transformer.ln_f", "reason": tied}
+        kind = "layernorm-linear"
+        return {"fold": {"kind": kind, "folded": 24, "refused": [last], "fold_ms": fold_ms}}
+    if spec.configuration == "inductor-control":
+        sites = 2 * int(spec.model_options.get("layers", 12)) + 1
+        return {"audit": {"sites": sites, "legal": 0, "unmatched": 0}}
+    norms = {"resnet18": 20, "resnet50": 53}.get(spec.architecture)
+    if spec.configuration == "inductor-fold":
+        return {"fold": {"folded": norms, "refused": [], "fold_ms": fold_ms}}
+    if spec.configuration == "inductor-guard":
+        return {"route": guard_facts(norms or 0)}
+    return {}
+
+
+def guard_facts(folded: int) -> dict[str, Any]:
+    """What the guarded pass reports."""
+    return {
+        "name": "guard",
+        "folded": folded,
+        "unit": "BatchNorm",
+        "refused": [],
+        "fold_ms": 70.0,
+        "guarded_tensors": 5 * folded,
+        "refolds": 0,
+        "fallbacks": 0,
+        "guards": "weights: identity; scales, biases and statistics: identity and values",
+    }
+
+
 def record_of(spec: TrialSpec, source: random.Random, number: int) -> Record:
     """An ok record; every random number comes from `source`."""
     factor = FACTOR.get(spec.model, 1.0)
@@ -141,13 +186,6 @@ def record_of(spec: TrialSpec, source: random.Random, number: int) -> Record:
         phases.append(Phase(name, start_ms, duration_ms))
         start_ms += duration_ms
     file = _TEXTS.get(cell_of(spec))
-    facts: dict[str, Any] = {}
-    if spec.configuration == "inductor-fold":
-        norms = {"resnet18": 20, "resnet50": 53}[spec.architecture]
-        facts["fold"] = {"folded": norms, "refused": [], "fold_ms": fold_ms}
-    if spec.configuration == "inductor-control":
-        sites = 2 * int(spec.model_options.get("layers", 12)) + 1
-        facts["audit"] = {"sites": sites, "legal": 0, "unmatched": 0}
     return Record(
         schema=SCHEMA_VERSION,
         spec=spec,
@@ -178,7 +216,7 @@ def record_of(spec: TrialSpec, source: random.Random, number: int) -> Record:
         output=Output(1e-7, 1e-5, 1e-6, True),
         census=census_of(spec.stack, file) if file else None,
         code_files=(_FILE,) if file else (),
-        facts=facts,
+        facts=facts_of(spec, fold_ms),
         telemetry=Telemetry(1.0, 1.0, 0, 0, 0, 0.0, 0.0, 0.0, 1_000_000, 0),
     )
 

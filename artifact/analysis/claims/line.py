@@ -44,7 +44,10 @@ class Line:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Ends of the interval that decides (95 % ratio, or 90 % equivalence), if there is one."""
+        """Ends of the interval that decides, if there is one.
+
+        Its level is 95 % for a ratio, 90 % for an equivalence or a one-sided bound.
+        """
         source = self.equivalence or self.ratio
         if source is None or source.low is None or source.high is None:
             return None
