@@ -30,7 +30,7 @@ run_options := --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" 
   $(if $(NAME),--name "$(NAME)") $(if $(RESUME),--resume) $(protocol)
 
 figures := fig1 fig2 fig3 fig4 fig5 fig6 fig7
-tables := tab1 tab2 tab3 tab4 tab5 tab6 tab7
+tables := tab1 tab2 tab3 tab4 tab5 tab6 tab7 tab9
 draw_options := --from "$(FROM)" --profile "$(PROFILE)" --engine "$(ENGINE)" --device "$(DEVICE)" \
   $(if $(NAME),--name "$(NAME)") $(if $(REF),--reference "$(REF)") $(if $(OUT),--out "$(OUT)")
 

@@ -82,7 +82,7 @@ def find_source(described: figures.Drawing | tables.Table, source: str, where: W
     if source == "measured":
         return _measured(campaign_folder(where))
     if source == "reference":
-        return _reference(where)
+        return _reference(described, where)
     raise UserError(f"unknown source {source!r}", next_step=f"known: {', '.join(SOURCES)}")
 
 
@@ -111,8 +111,10 @@ def _measured(folder: Path) -> Source:
     return _of_campaign(read_campaign(folder), f"measured: {folder.name}")
 
 
-def _reference(where: Where) -> Source:
-    """The largest campaign of a machine class; processes of two campaigns are never pooled here.
+def _reference(described: figures.Drawing | tables.Table, where: Where) -> Source:
+    """The campaign of a machine class that holds most of what is shown, the largest of equals.
+
+    Processes of two campaigns are never pooled here.
 
     `where.reference` names a class, or one campaign in it (`cpu-x86_64-2cpu-avx2/campaign-2`).
     """
@@ -125,8 +127,15 @@ def _reference(where: Where) -> Source:
             f"{folder} holds no reference records",
             next_step=f"known: {', '.join(_class_names(where)) or 'none'}",
         )
-    largest = max(campaigns, key=lambda campaign: len(campaign.usable))
-    return _of_campaign(largest, f"reference: {folder.name}/{largest.name}")
+    best = max(campaigns, key=lambda c: (_shown_cells(described, c), len(c.usable)))
+    return _of_campaign(best, f"reference: {folder.name}/{best.name}")
+
+
+def _shown_cells(described: figures.Drawing | tables.Table, campaign: Campaign) -> int:
+    """How many cells of a figure or table the campaign has usable trials of."""
+    study = studies.load()
+    cells = {(r.spec.model, r.spec.input, r.spec.configuration) for r in campaign.usable}
+    return sum(described.grid.needs(study, cell) for cell in cells)
 
 
 def _reference_folder(where: Where) -> Path:

@@ -252,12 +252,12 @@ class Grid:
         return [
             cell
             for cell in _profile_cells(study, study.profile(profile_name))
-            if self._needs(study, cell)
+            if self.needs(study, cell)
         ]
 
     def shown(self, study: Study, source: Source) -> list[Block]:
         """The paper's blocks, measured or not, and then the source's own ones."""
-        extra = {cell[:2] for cell in source.views if self._needs(study, cell)}
+        extra = {cell[:2] for cell in source.views if self.needs(study, cell)}
         return [*self.blocks, *sorted(extra - set(self.blocks))]
 
     def measured(self, study: Study, source: Source) -> list[Block]:
@@ -265,7 +265,8 @@ class Grid:
         have = {cell[:2] for cell in source.views}
         return [block for block in self.shown(study, source) if block in have]
 
-    def _needs(self, study: Study, cell: Cell) -> bool:
+    def needs(self, study: Study, cell: Cell) -> bool:
+        """Whether the cell is one to show."""
         model, shape, configuration = cell
         if self.configurations and configuration not in self.configurations:
             return False

@@ -159,6 +159,19 @@ def references(tmp_path):
     return root
 
 
+def test_of_a_class_the_campaign_that_shows_most_is_drawn(references):
+    """`campaign-3` is smaller than `campaign-2`, but holds the guard and the built-in routes."""
+
+    def one_round(record):
+        return record if record.spec.round == 1 else None
+
+    drawn.write_campaign(references / "class-b" / "campaign-3", "folds", one_round)
+    where = Where(references.parent, reference="class-b", references=references)
+    for name, campaign in (("tab9", "campaign-3"), ("tab7", "campaign-3"), ("tab6", "campaign-2")):
+        found = drawing.find_source(drawing.load(name), "reference", where)
+        assert found.label == f"reference: class-b/{campaign}"
+
+
 @pytest.mark.parametrize(
     ("asked", "label"),
     [
