@@ -178,6 +178,17 @@ def recommend(
 
 
 @app.command()
+def audit(
+    model: Annotated[str, typer.Option(help="bert or gpt2.")],
+    engine: EngineOption = "auto",
+) -> None:
+    """Which LayerNorms the layers behind could take in, and why the others not."""
+    from artifact.host import audit as auditing
+
+    auditing.audit(model, engine, typer.echo)
+
+
+@app.command()
 def ship(
     name: NameOption,
     machine_class: Annotated[str, typer.Option(help="Default: derived from the records.")] = "",
