@@ -280,7 +280,9 @@ def test_operators_left_after_legalisation_are_named(monkeypatch: pytest.MonkeyP
         pipeline.lower(builder.get(), pipeline.cpu_target("avx2"))
 
 
-@pytest.mark.parametrize("change", [{"binding": "runtime"}, {"precision": "tf32"}])
+@pytest.mark.parametrize(
+    "change", [{"binding": "runtime"}, {"precision": "tf32", "device": "cuda"}]
+)
 def test_refuses_what_it_cannot_do(
     spec: MakeSpec, placement: Placement, change: dict[str, str]
 ) -> None:
