@@ -74,6 +74,9 @@ def reproduce(
     seed: Annotated[int | None, typer.Option(help="Seed of the shuffles.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of all campaigns.")] = Path("results"),
     selinux: Annotated[str, typer.Option(help="z or Z: label our output folder.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this block now, like resnet18:1x3x224x224.")
+    ] = None,
 ) -> None:
     """Prepare, measure what is missing, and summarise (`make reproduce`)."""
     from artifact.host import reproduce as path
@@ -89,6 +92,7 @@ def reproduce(
         seed=seed,
         results=results,
         selinux=selinux,
+        only=path.blocks_named(only) if only else None,
     )
     raise typer.Exit(path.reproduce_and_check(wish, typer.echo))
 

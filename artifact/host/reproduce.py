@@ -69,7 +69,27 @@ def resolve(wish: Wish) -> Prepared:
         precision=wish.precision,
         bundles=bundles.keys(study),
     )
+    held = {(block.model, block.input) for block in plan.blocks}
+    strange = sorted((wish.only or frozenset()) - held)
+    if strange:
+        raise UserError(
+            f"profile {choice.profile!r} has no block {':'.join(strange[0])}",
+            next_step="`artifact plan` lists its blocks",
+        )
     return Prepared(study, choice, plan, wish.results / _checked_name(wish.name or choice.profile))
+
+
+def blocks_named(names: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """`["resnet18:1x3x224x224"]` -> `{("resnet18", "1x3x224x224")}`."""
+    blocks = set()
+    for name in names:
+        model, colon, shape = name.partition(":")
+        if not (model and colon and shape):
+            raise UserError(
+                f"block {name!r} is not model:input", next_step="write resnet18:1x3x224x224"
+            )
+        blocks.add((model, shape))
+    return frozenset(blocks)
 
 
 def _checked_name(name: str) -> str:

@@ -52,3 +52,24 @@ def test_names_that_are_no_folder_are_refused(monkeypatch, tmp_path, name):
     monkeypatch.setattr(machine, "why_no_docker", lambda: None)
     with pytest.raises(UserError, match="not a folder name"):
         reproduce.resolve(reproduce.Wish(profile="smoke", name=name, results=tmp_path))
+
+
+def test_one_block_now_and_the_rest_later(tmp_path):
+    """A session limited to one block leaves the whole plan on disk; resuming completes it."""
+    only = reproduce.blocks_named(["resnet18:1x3x64x64"])
+    wish = reproduce.Wish(profile="smoke", engine="fake", results=tmp_path, only=only)
+    said = []
+    assert reproduce.reproduce(wish, said.append) == 0
+    assert "10 of 10 trials done; 10 run now" in said[-1]
+    rest = reproduce.Wish(profile="smoke", engine="fake", results=tmp_path, resume=True)
+    assert reproduce.reproduce(rest, said.append) == 0
+    assert "14 of 14 trials done; 4 run now" in said[-1]
+
+
+def test_blocks_that_the_profile_lacks_are_one_line(tmp_path):
+    with pytest.raises(UserError, match="not model:input"):
+        reproduce.blocks_named(["resnet18"])
+    only = reproduce.blocks_named(["resnet18:1x3x9x9"])
+    wish = reproduce.Wish(profile="smoke", engine="fake", results=tmp_path, only=only)
+    with pytest.raises(UserError, match="no block resnet18:1x3x9x9"):
+        reproduce.resolve(wish)
