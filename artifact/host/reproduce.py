@@ -188,7 +188,7 @@ def reproduce_and_check(wish: Wish, say: Say = print) -> int:
     if prepared.choice.engine == "fake":
         return measured  # nothing was measured, so nothing is judged
     directory = prepared.directory
-    verdict = judge.check(measured_file=directory, results=wish.results, say=say)
+    verdict = judge.check(measured_file=directory, results=wish.results, say=say, only=wish.only)
     return max(measured, verdict)
 
 
