@@ -10,6 +10,7 @@ from fabricated import GPT2, changed, scaled
 
 from artifact.analysis import claims
 from artifact.analysis.evidence import evidence_of
+from artifact.analysis.stats import paired_ratio
 
 FOLD, BASE = (*GPT2, "inductor-fold"), (*GPT2, "inductor")
 ITEM = " ".join(GPT2)
@@ -123,6 +124,16 @@ def test_a_slower_fold(lines, latency: float, verdict: str, word: str) -> None:
 def test_a_dearer_compilation_is_told_and_does_not_contradict(lines, factor, word) -> None:
     line = lines("X1", changed(_campaign(), scaled(compile_cost=factor), FOLD))[f"{ITEM} T_X"]
     assert line.verdict == "reproduced" and line.reason.endswith(word)
+
+
+def test_the_direction_of_compile_cost_counts_the_fold(lines) -> None:
+    cells = evidence_of(_campaign())
+    fold = [p.compile_cost_ms["native"] + p.fold_ms for p in cells.processes(FOLD)]
+    base = [p.compile_cost_ms["native"] for p in cells.processes(BASE)]
+    ratio = paired_ratio(fold, base)
+    told = f"= {ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]: lower"
+    assert cells.processes(FOLD)[0].fold_ms > 0
+    assert told in lines("X1", _campaign())[f"{ITEM} T_X"].reason
 
 
 def test_without_the_base_the_ratio_is_not_measured(lines) -> None:
