@@ -280,13 +280,14 @@ def _findings(
 
 def _contradicted(judged: Judged, tier: Tier, strict: bool) -> bool:
     """A finding that is out of band: strictly every one that was not reproduced, in tier `same`
-    one that the reference machine itself did reproduce, elsewhere one that is to be reported."""
+    one of a block that the reference measured and did not contradict itself, elsewhere one that
+    is to be reported."""
     line = judged.line
     if line.kind != FINDING:
         return False
     if strict:
         return line.verdict in (NOT_REPRODUCED, INCONCLUSIVE)
-    if tier.name == "same" and _verdict_of(judged.reference) == NOT_REPRODUCED:
+    if tier.name == "same" and _verdict_of(judged.reference) in (NOT_REPRODUCED, NOT_MEASURED):
         return False
     return line.verdict == NOT_REPRODUCED
 

@@ -316,6 +316,17 @@ def test_blocks_that_the_reference_never_saw_are_not_compared(expected) -> None:
     assert "bands: 0 of 0 compared" in markdown(verdict)
 
 
+def test_findings_of_blocks_that_the_reference_never_saw_do_not_count(expected) -> None:
+    """Two trials of a small model say little about the study, on the reference's machine too."""
+    control = ("bert-2layer", "1x64", "inductor-control")
+    smoke = changed(fabricated.campaign(1, profile="smoke"), scaled(1.6), control)
+    verdict = _judge(smoke, expected)
+    assert verdict.tier.name == "same"
+    assert "not reproduced here" in {j.line.verdict for j in verdict.lines if j.claim == "C6"}
+    assert (verdict.exit_code, verdict.failures) == (0, ())
+    assert _judge(smoke, expected, strict=True).exit_code == 1
+
+
 def test_unsupported_cells_count_only_when_strict(expected) -> None:
     """Case N2."""
     cannot = changed(fabricated.campaign(1), lambda r: replace(r, status="unsupported"), TVM)
