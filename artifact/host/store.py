@@ -29,7 +29,14 @@ from artifact import records as record_files
 from artifact.errors import UserError
 from artifact.plan import Plan
 from artifact.records import Record
-from artifact.strict_json import SchemaError, from_plain, read, write_atomic, write_bytes_atomic
+from artifact.strict_json import (
+    SchemaError,
+    dumps,
+    from_plain,
+    read,
+    write_atomic,
+    write_bytes_atomic,
+)
 
 PLAN, MANIFEST, CHECKSUMS, LOG = "plan.json", "manifest.json", "checksums.txt", "campaign.log"
 OVERHEADS = "overheads.csv"
@@ -126,22 +133,24 @@ class Store:
             write_atomic(self.directory / MANIFEST, manifest)
 
     def write_record(self, record: Record, code: Mapping[str, bytes]) -> Path:
-        """Store code files, then the record (atomically), then their checksums; returns its path.
+        """Store code files, then all checksums, then the record (atomically); returns its path.
 
-        In this order a kill at any moment leaves either no record or a whole one.
+        In this order a kill at any moment leaves either no record or a whole one with its
+        checksum; a checksum without its record is replaced when the trial is run again.
         """
         record_id = record.spec.record_id
         path = self.records / f"{record_id}.json"
         if path.exists():
             raise UserError(f"{path} exists already; a record is never overwritten")
         with disk_errors(str(path)):
-            written = []
-            for name, data in code.items():
+            data = dumps(record).encode("utf-8")
+            sums = {path: hashlib.sha256(data).hexdigest()}
+            for name, text in code.items():
                 target = self.directory / CODE / f"{record_id}.{name}"
-                write_bytes_atomic(target, data)
-                written.append(target)
-            write_atomic(path, record)
-            self._add_checksums([*written, path])
+                write_bytes_atomic(target, text)
+                sums[target] = hashlib.sha256(text).hexdigest()
+            self._add_checksums(sums)
+            write_bytes_atomic(path, data)
         return path
 
     def write_calibration(self, calibration: Calibration) -> None:
@@ -171,11 +180,9 @@ class Store:
         with disk_errors(LOG), (self.directory / LOG).open("a", encoding="utf-8") as stream:
             stream.write(f"{now_utc()} {line}\n")
 
-    def _add_checksums(self, paths: Iterable[Path]) -> None:
-        sums = self.checksums()
-        for path in paths:
-            sums[path.relative_to(self.directory).as_posix()] = _sha256(path)
-        self._write_checksums(sums)
+    def _add_checksums(self, digests: Mapping[Path, str]) -> None:
+        named = {path.relative_to(self.directory).as_posix(): d for path, d in digests.items()}
+        self._write_checksums(self.checksums() | named)
 
     def _write_checksums(self, sums: Mapping[str, str]) -> None:
         text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
@@ -231,6 +238,24 @@ class Store:
             return {}
         pairs = (line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines())
         return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
+
+    def unlisted(self, records: Iterable[Record]) -> list[str]:
+        """Files of these records that no line of `checksums.txt` vouches for, by relative path.
+
+        A code file that is not there is not meant: a shipped reference keeps one copy a cell.
+        """
+        sums = self.checksums()
+        names = []
+        for record in records:
+            code = (self.code_path(record, name) for name in record.code_files)
+            record_path = self.records / f"{record.spec.record_id}.json"
+            paths = [record_path, *(path for path in code if path.exists())]
+            names += [path.relative_to(self.directory).as_posix() for path in paths]
+        return [name for name in names if name not in sums]
+
+    def gone(self) -> list[str]:
+        """Files that `checksums.txt` names and that are not there, by relative path."""
+        return [name for name in sorted(self.checksums()) if not (self.directory / name).exists()]
 
     def scan(self) -> tuple[list[Record], list[Broken]]:
         """All records that can be trusted, in name order, and all files that cannot."""

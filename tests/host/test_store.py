@@ -93,14 +93,51 @@ def test_changed_generated_code_breaks_its_record(store: Store, spec: TrialSpec)
     assert "checksum differs" in broken[0].reason
 
 
-def test_a_record_written_just_before_a_kill_counts_without_its_checksum(
-    store: Store, spec: TrialSpec
-) -> None:
+def test_files_that_no_checksum_vouches_for_are_named(store: Store, spec: TrialSpec) -> None:
     record = keep(store, spec)
+    names = [f"records/{spec.record_id}.json", f"code/{spec.record_id}.program.xz"]
+    assert store.unlisted([record]) == []
     (store.directory / "checksums.txt").unlink()
     assert store.scan() == ([record], [])
+    assert store.unlisted([record]) == names
     (store.directory / "checksums.txt").write_text("0badline")
-    assert store.scan() == ([record], [])
+    assert store.unlisted([record]) == names
+    store.code_path(record, "program.xz").unlink()
+    assert store.unlisted([record]) == names[:1]
+
+
+def test_what_was_written_and_is_not_there_any_more_is_named(store: Store, spec: TrialSpec) -> None:
+    keep(store, spec)
+    assert store.gone() == []
+    (store.records / f"{spec.record_id}.json").unlink()
+    assert store.gone() == [f"records/{spec.record_id}.json"]
+
+
+@pytest.mark.parametrize("written", [1, 2, 3])
+def test_a_kill_at_any_write_leaves_no_record_without_its_checksum(
+    store: Store, spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Code, checksums, record: killed after one, two and all three of them."""
+    count = 0
+    write = stores.write_bytes_atomic
+
+    def killed(path: Path, data: bytes) -> None:
+        nonlocal count
+        write(path, data)
+        count += 1
+        if count == written:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores, "write_bytes_atomic", killed)
+    with pytest.raises(KeyboardInterrupt):
+        keep(store, spec)
+    monkeypatch.undo()
+    good, broken = store.scan()
+    assert len(good) == (written == 3)
+    assert (broken, store.unlisted(good)) == ([], [])
+    if not good:  # run again: the same attempt, and everything vouched for
+        again = keep(store, spec)
+        assert (store.scan(), store.gone()) == (([again], []), [])
 
 
 def test_set_aside_never_overwrites(store: Store, spec: TrialSpec) -> None:
