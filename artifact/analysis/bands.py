@@ -82,6 +82,13 @@ class Comparison:
         return self.compared > 0 and not self.failures
 
     @property
+    def word(self) -> str:
+        """In band, out of band, or not compared where neither side names a metric."""
+        if self.total == 0:
+            return "not compared"
+        return "in band" if self.passed else "out of band"
+
+    @property
     def summary(self) -> str:
         """One line: how many of how many were compared, and how many of each other verdict."""
         counts = {v: sum(r.verdict == v for r in self.results) for v in VERDICTS}
@@ -246,24 +253,34 @@ def prediction_bands(
 ) -> dict[str, Band]:
     """Bands for the means of a further campaign on the same machine, from at least two.
 
-    Each campaign maps the metrics of one kind ("compile_cost" or "latency") to its mean in ms.
-    Per metric: geometric mean of the campaigns' means, and the prediction interval of one more log
-    mean. Two campaigns give one degree of freedom a metric, so the variance between campaigns is
-    pooled over the metrics, and `level` holds for all metrics together (Bonferroni). Never tighter
-    than `SMALLEST_TOLERANCE`. Campaigns that differ in their metrics raise `BandError`.
+    Each campaign maps the metrics of one kind ("compile_cost" or "latency") that it has to its mean
+    in ms; campaigns of different profiles have different ones. Per metric: geometric mean of the
+    means of the campaigns that have it, and the prediction interval of one more log mean. Two
+    campaigns give one degree of freedom a metric, so the variance between campaigns is pooled over
+    the metrics, also for a metric that one campaign alone has, and `level` holds for all metrics
+    together (Bonferroni). Never tighter than `SMALLEST_TOLERANCE`. Without any metric that two
+    campaigns have, `BandError`.
     """
     if kind not in SMALLEST_TOLERANCE:
         raise BandError(f"kind: expected one of {', '.join(SMALLEST_TOLERANCE)}, got {kind!r}")
     logs = _log_means(campaigns)
-    count = len(campaigns)
-    df = len(logs) * (count - 1)
+    df = sum(len(values) - 1 for values in logs.values())
+    if df == 0:
+        raise BandError("no metric is in two campaigns, so nothing says how far they lie apart")
     residual = math.fsum((x - fmean(values)) ** 2 for values in logs.values() for x in values)
-    each = 1 - (1 - level) / len(logs)
-    half = t_critical(each, df) * math.sqrt(residual / df * (1 + 1 / count))
-    floor = SMALLEST_TOLERANCE[kind]
+    t = t_critical(1 - (1 - level) / len(logs), df)
+    return {
+        metric: _prediction(values, t * math.sqrt(residual / df), SMALLEST_TOLERANCE[kind])
+        for metric, values in logs.items()
+    }
+
+
+def _prediction(logs: Sequence[float], half_of_one: float, floor: float) -> Band:
+    """The band around the mean of these logs; `half_of_one` is t times the pooled sd."""
+    half = half_of_one * math.sqrt(1 + 1 / len(logs))
     down, up = min(_exp(-half), 1 - floor), max(_exp(half), 1 + floor)
-    values = {metric: math.exp(fmean(numbers)) for metric, numbers in logs.items()}
-    return {metric: Band(value, value * down, value * up) for metric, value in values.items()}
+    value = math.exp(fmean(logs))
+    return Band(value, value * down, value * up)
 
 
 def _exp(value: float) -> float:
@@ -272,19 +289,20 @@ def _exp(value: float) -> float:
 
 
 def _log_means(campaigns: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Metric -> the logs of the means of the campaigns that have it, in name order."""
     if len(campaigns) < 2:
         raise BandError(f"bands need at least two campaigns, got {len(campaigns)}")
-    metrics = sorted(campaigns[0])
+    metrics = sorted({metric for campaign in campaigns for metric in campaign})
     if not metrics:
         raise BandError("bands need at least one metric")
     for number, campaign in enumerate(campaigns, start=1):
-        differing = sorted(set(metrics) ^ campaign.keys())
-        if differing:
-            raise BandError(f"campaign {number} differs in the metrics {', '.join(differing)}")
-        for metric in metrics:
-            if _number_fault(campaign[metric]) or campaign[metric] == 0:
+        for metric, value in sorted(campaign.items()):
+            if _number_fault(value) or value == 0:
                 raise BandError(f"campaign {number}: {metric} is no positive time")
-    return {metric: [math.log(campaign[metric]) for campaign in campaigns] for metric in metrics}
+    return {
+        metric: [math.log(campaign[metric]) for campaign in campaigns if metric in campaign]
+        for metric in metrics
+    }
 
 
 def tier(reference: Facts, measured: Facts) -> Tier:

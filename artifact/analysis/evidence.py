@@ -20,7 +20,7 @@ from artifact.analysis.stats import PairedRatio, StatsError, pair_by_round, pair
 from artifact.errors import UserError
 from artifact.host import noise
 from artifact.host.collect import decompress
-from artifact.host.store import PLAN, Calibration, Store
+from artifact.host.store import PLAN, RECORDS, Calibration, Store
 from artifact.plan import TrialSpec
 from artifact.records import Record, current
 from artifact.study import image_of
@@ -30,6 +30,9 @@ Cell = tuple[str, str, str]
 Quantity = Callable[[ProcessValues], float]
 Pairs = tuple[list[float], list[float]]
 T = TypeVar("T")
+
+#: Stacks without a compiler: nothing is cached or generated, and their T_C is noise around zero.
+UNCOMPILED = ("eager",)
 
 #: Rounds of the second, third ... campaign of a reference start this far apart when merged.
 ROUND_OFFSET = 1000
@@ -51,8 +54,9 @@ class Campaign:
     """One campaign as it was found on disk.
 
     `records` are all attempts that can be read, `planned` the measured trials of the plan by trial
-    id, `broken` one line for each file that cannot be trusted, `noisy` the reasons by record id,
-    `calibration_ms` the medians of its calibrations.
+    id, `broken` one line for each file that cannot be trusted, `unlisted` files that no checksum
+    vouches for, `noisy` the reasons by record id, `calibration_ms` the medians of its calibrations.
+    `limited` are the (model, input) pairs that it was limited to; None when it is whole.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Campaign:
     noisy: Mapping[str, tuple[str, ...]]
     calibration_ms: Mapping[str, float]
     read_code: Callable[[Record], Mapping[str, str]]
+    unlisted: tuple[str, ...] = ()
+    limited: tuple[tuple[str, str], ...] | None = None
 
     @cached_property
     def usable(self) -> tuple[Record, ...]:
@@ -111,20 +117,28 @@ def read_campaign(directory: Path) -> Campaign:
         noisy=_noisy(records, calibrations),
         calibration_ms=noise.calibration_medians(calibrations),
         read_code=lambda record: _read_code(store, record),
+        unlisted=tuple(store.unlisted(records)),
     )
 
 
 def limited_to(campaign: Campaign, blocks: Container[tuple[str, str]]) -> Campaign:
     """The campaign as if only these (model, input) pairs had been planned."""
+    records = tuple(r for r in campaign.records if _pair(r.spec) in blocks)
+    planned = {i: spec for i, spec in campaign.planned.items() if _pair(spec) in blocks}
+    held = {*map(_pair, planned.values()), *(_pair(record.spec) for record in records)}
+    others = tuple(f"{r.spec.record_id}." for r in campaign.records if _pair(r.spec) not in blocks)
+    unlisted = (name for name in campaign.unlisted if not Path(name).name.startswith(others))
     return replace(
         campaign,
-        records=tuple(r for r in campaign.records if (r.spec.model, r.spec.input) in blocks),
-        planned={
-            trial_id: spec
-            for trial_id, spec in campaign.planned.items()
-            if (spec.model, spec.input) in blocks
-        },
+        records=records,
+        planned=planned,
+        unlisted=tuple(unlisted),
+        limited=tuple(sorted(held)),
     )
+
+
+def _pair(spec: TrialSpec) -> tuple[str, str]:
+    return spec.model, spec.input
 
 
 def _noisy(
@@ -311,6 +325,33 @@ def _must_agree(record: Record) -> dict[str, str]:
     }
     versions = {f"{name} of {spec.stack}": text for name, text in made.versions.items()}
     return per_machine | per_stack | versions
+
+
+#: How many files without a checksum are named one by one.
+UNLISTED_SHOWN = 3
+
+
+def untrusted(campaign: Campaign) -> list[str]:
+    """What says that files of a campaign are not what was written, one line each."""
+    faults = list(campaign.broken)
+    if campaign.unlisted:
+        shown = ", ".join(campaign.unlisted[:UNLISTED_SHOWN])
+        more = len(campaign.unlisted) - UNLISTED_SHOWN
+        told = f"{shown} and {more} more" if more > 0 else shown
+        faults.append(f"{verified_words(campaign)}, no checksum of {told}")
+    return faults
+
+
+def verified_words(campaign: Campaign) -> str:
+    """How many of the record files were read and are what `checksums.txt` says."""
+    unlisted = sum(name.startswith(f"{RECORDS}/") for name in campaign.unlisted)
+    total = len(campaign.records) + len(campaign.broken)
+    return f"{len(campaign.records) - unlisted} of {total} records verified"
+
+
+def why_unusable(campaign: Campaign) -> list[str]:
+    """Why nothing may be computed from a campaign as a whole; empty when something may."""
+    return [*mixtures(campaign), *untrusted(campaign)]
 
 
 def lock_hashes(campaign: Campaign) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from artifact.analysis.cost import (
     BreakEven,
@@ -15,7 +15,14 @@ from artifact.analysis.cost import (
     mean_line,
 )
 from artifact.analysis.cost import recommend as cheapest
-from artifact.analysis.evidence import Campaign, Evidence, evidence_of, mixtures
+from artifact.analysis.evidence import (
+    ROUND_OFFSET,
+    Campaign,
+    Cell,
+    Evidence,
+    evidence_of,
+    why_unusable,
+)
 from artifact.analysis.stats import StatsError
 from artifact.errors import UserError
 from artifact.records import BOUNDARIES
@@ -58,12 +65,13 @@ def advise(
     source: str,
     other_machine: str = "",
 ) -> Advice:
-    """Recommend from one campaign; records that may not be pooled are a `UserError`."""
+    """Recommend from one campaign; records that may not be pooled, and files that are not what was
+    written, are a `UserError`."""
     if boundary not in BOUNDARIES:
         raise UserError(f"unknown boundary {boundary!r}", next_step=f"use {', '.join(BOUNDARIES)}")
-    mixed = mixtures(campaign)
-    if mixed:
-        raise UserError(f"the records of {source} may not be pooled: {'; '.join(mixed)}")
+    faults = why_unusable(campaign)
+    if faults:
+        raise UserError(f"the records of {source} may not be pooled: {'; '.join(faults)}")
     evidence = evidence_of(campaign)
     points, left_out = _points(evidence, model, shape, boundary)
     if not points:
@@ -98,15 +106,35 @@ def _points(
 ) -> tuple[dict[str, Sequence[ProcessPoint]], list[str]]:
     points: dict[str, Sequence[ProcessPoint]] = {}
     left_out = []
+    boots = _boots(evidence, model, shape)
     for cell in sorted(evidence.cells):
         if cell[:2] == (model, shape):
             try:
-                points[cell[2]] = [p.point(boundary) for p in evidence.processes(cell)]
+                points[cell[2]] = _cell_points(evidence, cell, boundary, boots)
                 mean_line(points[cell[2]])
             except (StatsError, CostError) as error:
                 points.pop(cell[2], None)
                 left_out.append(f"{cell[2]} ({error})")
     return points, left_out
+
+
+def _boots(evidence: Evidence, model: str, shape: str) -> list[str]:
+    """The boots in which the configurations of one cell ran, in name order."""
+    cells = [cell for cell in evidence.cells if cell[:2] == (model, shape)]
+    return sorted({t.record.identity.boot_id for cell in cells for t in evidence.trials(cell)})
+
+
+def _cell_points(
+    evidence: Evidence, cell: Cell, boundary: str, boots: Sequence[str]
+) -> list[ProcessPoint]:
+    """The cell's processes; rounds of different boots get numbers that never pair (DESIGN)."""
+    return [
+        replace(
+            process.point(boundary),
+            round=trial.round + ROUND_OFFSET * boots.index(trial.record.identity.boot_id),
+        )
+        for trial, process in zip(evidence.trials(cell), evidence.processes(cell), strict=True)
+    ]
 
 
 def render(advice: Advice) -> str:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import lzma
 import math
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from artifact.analysis import bands
 from artifact.analysis.bands import BandError, Facts, Tier
 from artifact.analysis.claims.ratios import fixed_cost_ms, latency_ms
 from artifact.analysis.evidence import (
+    UNCOMPILED,
     Campaign,
     Cell,
     Evidence,
@@ -35,8 +38,9 @@ from artifact.analysis.evidence import (
     facts_of,
     lock_hashes,
     merged,
-    mixtures,
     read_campaign,
+    untrusted,
+    why_unusable,
 )
 from artifact.analysis.stats import StatsError
 from artifact.errors import UserError
@@ -51,9 +55,6 @@ FACTS, BANDS = "facts.json", "bands.json"
 #: the compiler's own and deterministic at one lock, up to choices that it makes by timing.
 TIMES = {"compile_cost_ms": "compile_cost", "latency_ms": "latency"}
 COUNT_TOLERANCE = {"external_units": 0.0, "internal_units": 0.05, "code_bytes": 0.05}
-
-#: Stacks without a compiler: their T_C is zero up to noise and has no relative band.
-UNCOMPILED = ("eager",)
 
 TIER_ORDER = ("same", "similar", "other")
 
@@ -120,12 +121,27 @@ def _of(evidence: Evidence, cell: Cell, trials: Sequence[Trial]) -> list[tuple[s
     values = [("latency_ms", _mean(evidence, cell, latency_ms))]
     if compiled:
         values.append(("compile_cost_ms", _mean(evidence, cell, fixed_cost_ms)))
-    census = trials[0].record.census
-    if census is not None:
-        values.append(("internal_units", census.internal))
-        values.append(("external_units", census.external))
-        values.append(("code_bytes", census.code_bytes))
-    return values
+    return values + _counts(trials)
+
+
+def _counts(trials: Sequence[Trial]) -> list[tuple[str, float]]:
+    """Counts of a cell's code: of all trials the value that lies farthest from their median, so
+    that one trial that differs is seen. NaN, which no band accepts, where some were not counted."""
+    counted = [trial.record.census for trial in trials if trial.record.census is not None]
+    if not counted:
+        return []
+    sides = {
+        "internal_units": [census.internal for census in counted],
+        "external_units": [census.external for census in counted],
+        "code_bytes": [census.code_bytes for census in counted],
+    }
+    whole = len(counted) == len(trials)
+    return [(key, _farthest(counts) if whole else math.nan) for key, counts in sides.items()]
+
+
+def _farthest(counts: Sequence[int]) -> int:
+    middle = median(counts)
+    return max(counts, key=lambda count: (abs(count - middle), count))
 
 
 def _mean(evidence: Evidence, cell: Cell, quantity: Quantity) -> float:
@@ -137,30 +153,37 @@ def _mean(evidence: Evidence, cell: Cell, quantity: Quantity) -> float:
 
 
 def make_bands(campaigns: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """The expected file that these campaigns' metrics give, over the metrics that all have.
+    """The expected file that these campaigns' metrics give; a metric from those that have it.
 
-    Times: from two campaigns on the prediction interval of `bands.prediction_bands`; one campaign
-    has no spread, so its tolerances are the smallest ones. Counts: `COUNT_TOLERANCE`.
+    Times: from the first metric that two campaigns have on, the prediction interval of
+    `bands.prediction_bands`; before that nothing tells a spread, so the tolerances are the smallest
+    ones. Counts: `COUNT_TOLERANCE` around the median. No campaign, or a value that is none, is a
+    `BandError`.
     """
     if not campaigns:
         raise BandError("bands need at least one campaign")
-    common = set(campaigns[0]).intersection(*campaigns[1:])
     expected: dict[str, dict[str, float]] = {}
     for quantity, kind in TIMES.items():
-        names = sorted(name for name in common if name.endswith(f"/{quantity}"))
-        if names:
-            expected |= _time_bands([{n: c[n] for n in names} for c in campaigns], kind)
+        expected |= _time_bands([_ending(campaign, quantity) for campaign in campaigns], kind)
     for quantity, tolerance in COUNT_TOLERANCE.items():
-        for name in sorted(n for n in common if n.endswith(f"/{quantity}")):
-            value = median(campaign[name] for campaign in campaigns)
+        having = [_ending(campaign, quantity) for campaign in campaigns]
+        for name in {name for campaign in having for name in campaign}:
+            value = median(campaign[name] for campaign in having if name in campaign)
             expected[name] = {"value": value, "rel_tol": tolerance}
+    bands.bands_from(expected)
     return dict(sorted(expected.items()))
 
 
+def _ending(campaign: Mapping[str, float], quantity: str) -> dict[str, float]:
+    """The campaign's metrics of one quantity."""
+    return {name: value for name, value in campaign.items() if name.endswith(f"/{quantity}")}
+
+
 def _time_bands(campaigns: Sequence[Mapping[str, float]], kind: str) -> dict[str, dict[str, float]]:
-    if len(campaigns) == 1:
+    shared = Counter(name for campaign in campaigns for name in campaign)
+    if max(shared.values(), default=0) < 2:
         floor = bands.SMALLEST_TOLERANCE[kind]
-        return {name: {"value": value, "rel_tol": floor} for name, value in campaigns[0].items()}
+        return {n: {"value": v, "rel_tol": floor} for c in campaigns for n, v in c.items()}
     made = bands.prediction_bands(campaigns, kind)
     # One tolerance for both sides keeps the file easy to edit; the upper one is the larger.
     return {
@@ -177,7 +200,7 @@ def _rounded_up(tolerance: float) -> float:
 def of_campaigns(name: str, campaigns: Sequence[Campaign]) -> Reference:
     """A reference made from campaigns now; one that may not be pooled is a `UserError`."""
     for campaign in campaigns:
-        faults = [*mixtures(campaign), *campaign.broken]
+        faults = why_unusable(campaign)
         if faults or not campaign.usable:
             why = "; ".join(faults) or "it has no usable trial"
             raise UserError(f"campaign {campaign.name} cannot be a reference: {why}")
@@ -189,13 +212,19 @@ def of_campaigns(name: str, campaigns: Sequence[Campaign]) -> Reference:
 
 
 def stored_facts(campaigns: Sequence[Campaign]) -> StoredFacts:
-    """Facts of campaigns of one machine; calibrations are the medians over the campaigns."""
+    """Facts of campaigns of one machine; calibrations are the medians over the campaigns.
+
+    Lock hashes are those of every image that a campaign ran in: profiles need different ones.
+    """
     first = facts_of(campaigns[0])
     calibrations = [campaign.calibration_ms for campaign in campaigns]
     names = sorted(set(calibrations[0]).intersection(*calibrations[1:]))
     identity = campaigns[0].usable[0].identity
+    hashes: dict[str, str] = {}
+    for campaign in reversed(campaigns):
+        hashes |= lock_hashes(campaign)
     return StoredFacts(
-        lock_hashes=lock_hashes(campaigns[0]),
+        lock_hashes=dict(sorted(hashes.items())),
         device_kind=first.device_kind,
         architecture=first.architecture,
         isa_ceiling=first.isa_ceiling,
@@ -216,14 +245,17 @@ def machine_class(campaign: Campaign) -> str:
 
 
 def load(directory: Path) -> Reference:
-    """Read a machine class's folder, or one campaign folder as a reference of its own."""
+    """Read a machine class's folder, or one campaign folder as a reference of its own.
+
+    A record that is not what was shipped is a `UserError` that names its file.
+    """
     if (directory / FACTS).exists():
         folders = sorted(path.parent for path in directory.glob(f"*/{PLAN}"))
         return Reference(
             directory.name,
             _read_facts(directory),
             _read_expected(directory / BANDS),
-            tuple(read_campaign(folder) for folder in folders),
+            tuple(_read_shipped(folder) for folder in folders),
         )
     if (directory / PLAN).exists():
         return of_campaigns(directory.name, [read_campaign(directory)])
@@ -231,6 +263,18 @@ def load(directory: Path) -> Reference:
         f"{directory} is no reference",
         next_step="give a campaign folder or one of expected/reference/",
     )
+
+
+def _read_shipped(folder: Path) -> Campaign:
+    campaign = read_campaign(folder)
+    gone = (f"{name}: is not there" for name in Store(folder).gone())
+    faults = [*untrusted(campaign), *gone]
+    if faults:
+        raise UserError(
+            f"reference {folder} is not what was shipped: {'; '.join(faults)}",
+            next_step="restore it from the repository",
+        )
+    return campaign
 
 
 def _read_facts(directory: Path) -> StoredFacts:
@@ -283,8 +327,8 @@ def ship(results_dir: Path, machine_class_: str, root: Path = DEFAULT_ROOT) -> P
     earlier = load(directory).campaigns if (directory / FACTS).exists() else ()
     made = of_campaigns(machine_class_, [*earlier, campaign])
     if earlier:
-        _require_same_machine(earlier[0], campaign)
-    target = directory / f"campaign-{len(earlier) + 1}"
+        _require_same_machine(earlier, campaign)
+    target = _next_folder(directory)
     _copy(Store(results_dir), campaign, target)
     shipped = (*(c.name for c in earlier), target.name)
     write_atomic(directory / BANDS, made.expected)
@@ -292,8 +336,14 @@ def ship(results_dir: Path, machine_class_: str, root: Path = DEFAULT_ROOT) -> P
     return target
 
 
-def _require_same_machine(earlier: Campaign, campaign: Campaign) -> None:
-    tier = bands.tier(facts_of(earlier), facts_of(campaign))
+def _next_folder(directory: Path) -> Path:
+    paths = (directory / f"campaign-{number}" for number in itertools.count(1))
+    return next(path for path in paths if not path.exists())
+
+
+def _require_same_machine(earlier: Sequence[Campaign], campaign: Campaign) -> None:
+    """Refuse what differs in a fact of the class; of the locks those of images that both ran in."""
+    tier = _tier(stored_facts(earlier), campaign)
     # Calibrations of two days may differ; whether they do is what the tier of a check decides.
     hard = [reason for reason in tier.reasons if not reason.startswith("calibration")]
     if hard:

@@ -26,6 +26,7 @@ from artifact.analysis.claims.line import (
 from artifact.analysis.claims.ratios import fixed_cost_ms, latency_ms
 from artifact.analysis.cost import CostError
 from artifact.analysis.evidence import (
+    UNCOMPILED,
     Campaign,
     Evidence,
     Quantity,
@@ -50,19 +51,24 @@ NO_REFERENCE = Tier("other", ("there is no reference to compare with",))
 class Judged:
     """One line of a claim with its counterparts.
 
-    `quiet` is the verdict without noisy trials (None: no trial was noisy). `reference` is the same
-    line of the reference, None where it has none.
+    `quiet_line` is the same line without noisy trials (None: no trial was noisy). `reference` is
+    the same line of the reference, None where it has none.
     """
 
     claim: str
     line: Line
-    quiet: str | None
+    quiet_line: Line | None
     reference: Line | None
 
     @property
     def name(self) -> str:
         """How the line is named in a list of failures."""
         return f"{self.claim} {self.line.item}".strip()
+
+    @property
+    def quiet(self) -> str | None:
+        """The verdict without noisy trials."""
+        return self.quiet_line.verdict if self.quiet_line else None
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,21 @@ class Verdict:
     """Everything that `artifact check` says of one campaign.
 
     `comparison` are the bands (tier `same` only), `quiet_comparison` the same without noisy
-    trials; `ratios` the paired ratios (tier `similar` only). `failures` decide the exit code;
-    `reported` are findings that do not count here.
+    trials, `without_band` the measured blocks and cells that have none; `ratios` the paired ratios
+    (tier `similar` only). `failures` decide the exit code; `reported` are findings that do not
+    count here.
     """
 
     campaign: Campaign
     reference_name: str
+    reference_campaigns: int
     tier: Tier
     strict: bool
     claims: tuple[Claim, ...]
     lines: tuple[Judged, ...]
     comparison: Comparison | None
     quiet_comparison: Comparison | None
+    without_band: tuple[str, ...]
     ratios: tuple[RatioCheck, ...]
     failures: tuple[str, ...]
     reported: tuple[str, ...]
@@ -124,10 +133,12 @@ def judge(campaign: Campaign, chosen: Reference | None, *, strict: bool = False)
     loaded = tuple(claims.load_all())
     lines = _judged(campaign, loaded, chosen, tier, mixed)
     comparison = quiet = None
+    without_band: tuple[str, ...] = ()
     if chosen is not None and tier.name == "same" and not mixed:
-        comparison = _compare(campaign, chosen, evidence_of(campaign))
+        comparison = compare(campaign, chosen, evidence_of(campaign))
+        without_band = _without_band(campaign, chosen)
         if _noisy(campaign):
-            quiet = _compare(campaign, chosen, evidence_of(campaign, quiet=True))
+            quiet = compare(campaign, chosen, evidence_of(campaign, quiet=True))
     ratios: tuple[RatioCheck, ...] = ()
     if chosen is not None and tier.name == "similar" and not mixed:
         ratios = ratio_checks(evidence_of(campaign), chosen.evidence)
@@ -138,15 +149,17 @@ def judge(campaign: Campaign, chosen: Reference | None, *, strict: bool = False)
     return Verdict(
         campaign=campaign,
         reference_name=chosen.name if chosen else "",
+        reference_campaigns=len(chosen.campaigns) if chosen else 0,
         tier=tier,
         strict=strict,
         claims=loaded,
         lines=lines,
         comparison=comparison,
         quiet_comparison=quiet,
+        without_band=without_band,
         ratios=ratios,
         failures=(*failures, *findings) if counted else tuple(failures),
-        reported=() if counted else tuple(findings),
+        reported=tuple(_silent(lines) if strict else [] if counted else findings),
     )
 
 
@@ -209,29 +222,48 @@ def _one(
     if quiet is not None:
         # What was run and compiled does not depend on how quiet the machine was.
         same = claim == CAMPAIGN_CLAIM or line.kind == INTEGRITY
-        without = line.verdict if same else _verdict_of(quiet.get(key))
+        without = line if same else quiet.get(key, _nothing_quiet(line))
     return Judged(claim, line, without, expected.get(key))
 
 
-def _verdict_of(line: Line | None) -> str:
-    return line.verdict if line else NOT_MEASURED
+def _nothing_quiet(line: Line) -> Line:
+    reason = "no usable trial without the noisy ones"
+    return Line(line.item, line.kind, NOT_MEASURED, "", line.band, reason, line.published)
 
 
-def _compare(campaign: Campaign, chosen: Reference, evidence: Evidence) -> Comparison:
-    """Bands of the planned cells against what was measured, in blocks that the reference knows.
+def compare(campaign: Campaign, chosen: Reference, evidence: Evidence) -> Comparison:
+    """Bands of the planned cells against what was measured, in cells that the reference knows.
 
-    A planned cell that was not measured is missing and fails; so does a new cell in a known block.
-    A block that the reference never measured has nothing to be compared with.
+    A planned cell that was not measured is missing and fails; so does a metric that a known cell
+    lacks. A cell that no campaign of the reference measured has nothing to be compared with.
     """
     planned = {"/".join(c) for c in campaign.planned_trials if c not in campaign.unsupported}
-    expected = {m: b for m, b in chosen.expected.items() if m.rpartition("/")[0] in planned}
-    blocks = {metric.rsplit("/", 2)[0] for metric in chosen.expected}
+    expected = {m: b for m, b in chosen.expected.items() if _cell_name(m) in planned}
+    known = {_cell_name(metric) for metric in chosen.expected}
     measured: dict[str, object] = {
         metric: value
         for metric, value in reference.metrics(evidence).items()
-        if metric.rsplit("/", 2)[0] in blocks
+        if _cell_name(metric) in known
     }
     return bands.compare(expected, measured)
+
+
+def _cell_name(metric: str) -> str:
+    """`model/input/configuration` of a metric's name."""
+    return metric.rpartition("/")[0]
+
+
+def _without_band(campaign: Campaign, chosen: Reference) -> tuple[str, ...]:
+    """Measured blocks, and single cells of the other blocks, that the reference has no band of."""
+    known = {_cell_name(metric) for metric in chosen.expected}
+    known_blocks = {cell.rpartition("/")[0] for cell in known}
+    names = set()
+    for cell in evidence_of(campaign).cells:
+        if "/".join(cell[:2]) not in known_blocks:
+            names.add(" ".join(cell[:2]))
+        elif "/".join(cell) not in known:
+            names.add(" ".join(cell))
+    return tuple(sorted(names))
 
 
 def ratio_checks(measured: Evidence, expected: Evidence) -> tuple[RatioCheck, ...]:
@@ -241,7 +273,7 @@ def ratio_checks(measured: Evidence, expected: Evidence) -> tuple[RatioCheck, ..
         baseline = (*cell[:2], BASELINE)
         if cell == baseline or baseline not in measured.cells:
             continue
-        compiled = measured.first(cell).spec.stack not in reference.UNCOMPILED
+        compiled = measured.first(cell).spec.stack not in UNCOMPILED
         for term, quantity in RATIO_TERMS.items():
             if term == "T_C" and not compiled:
                 continue
@@ -280,16 +312,32 @@ def _findings(
 
 def _contradicted(judged: Judged, tier: Tier, strict: bool) -> bool:
     """A finding that is out of band: strictly every one that was not reproduced, in tier `same`
-    one of a block that the reference measured and did not contradict itself, elsewhere one that
+    one of blocks that the reference measured and did not contradict itself, elsewhere one that
     is to be reported."""
     line = judged.line
     if line.kind != FINDING:
         return False
     if strict:
         return line.verdict in (NOT_REPRODUCED, INCONCLUSIVE)
-    if tier.name == "same" and _verdict_of(judged.reference) in (NOT_REPRODUCED, NOT_MEASURED):
+    if tier.name == "same" and not _known_to_hold(judged):
         return False
     return line.verdict == NOT_REPRODUCED
+
+
+def _known_to_hold(judged: Judged) -> bool:
+    """True when the reference measured the line's blocks and does not contradict the line itself.
+
+    A line over several blocks bears no block in its name, so the blocks are compared.
+    """
+    expected = judged.reference
+    if expected is None or expected.verdict in (NOT_REPRODUCED, NOT_MEASURED):
+        return False
+    return set(judged.line.blocks) <= set(expected.blocks)
+
+
+def _silent(lines: tuple[Judged, ...]) -> list[str]:
+    """Findings without a measurement: nothing to fail, but strictly not passed in silence."""
+    return [_said(j) for j in lines if (j.line.kind, j.line.verdict) == (FINDING, NOT_MEASURED)]
 
 
 def _said(judged: Judged) -> str:

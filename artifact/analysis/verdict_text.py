@@ -46,6 +46,7 @@ def markdown(verdict: Verdict) -> str:
         _listed("Failures", verdict.failures, "none"),
         _listed("Findings that do not count here", verdict.reported),
         _listed("Why", _reasons(verdict.lines)),
+        _listed("Without noisy trials", _quiet_values(verdict.lines)),
         _listed("Noisy trials", _noise(verdict)),
         _listed("Cells that their stack cannot run", _unsupported(verdict)),
     ]
@@ -67,14 +68,32 @@ def _head(verdict: Verdict) -> str:
         + (" (strict)" if verdict.strict else ""),
         f"- {_noisy_count(verdict)}",
     ]
-    for name, comparison in (
-        ("bands", verdict.comparison),
-        ("bands without noisy trials", verdict.quiet_comparison),
-    ):
-        if comparison is not None:
-            lines.append(f"- {name}: {comparison.summary}")
+    limits = _limits(verdict)
+    if limits is not None:
+        lines.insert(2, f"- limited to blocks {', '.join(limits) or '(none of the campaign)'}")
+    lines += [f"- {line}" for line in _about_bands(verdict)]
     lines += [f"- {ENGINE_NOTES[engine]}" for engine in engines if engine in ENGINE_NOTES]
     return "\n".join(lines)
+
+
+def _limits(verdict: Verdict) -> list[str] | None:
+    """Names of the blocks that the verdict is limited to, or None when it is of all."""
+    limited = verdict.campaign.limited
+    return None if limited is None else [" ".join(block) for block in limited]
+
+
+def _about_bands(verdict: Verdict) -> list[str]:
+    """How the bands ended, what they rest on, and what has none."""
+    if verdict.comparison is None:
+        return []
+    lines = [f"bands: {verdict.comparison.summary}"]
+    if verdict.quiet_comparison is not None:
+        lines.append(f"bands without noisy trials: {verdict.quiet_comparison.summary}")
+    if verdict.reference_campaigns == 1:
+        lines.append("bands of one campaign: smallest tolerances")
+    if verdict.without_band:
+        lines.append(f"no band for: {', '.join(verdict.without_band)}")
+    return lines
 
 
 def _counted(verdict: Verdict) -> bool:
@@ -140,9 +159,8 @@ def _band_rows(comparison: Comparison | None) -> list[tuple[str, ...]]:
     """One row for the bands together, and one for each metric that is not in its band."""
     if comparison is None:
         return []
-    word = "in band" if comparison.passed else "out of band"
     whole = ("bands", "C", "all metrics", "-", "-", comparison.summary, "-", "-", "-", "same")
-    return [(*whole, word, "-"), *(_band_row(result) for result in comparison.failures)]
+    return [(*whole, comparison.word, "-"), *(_band_row(result) for result in comparison.failures)]
 
 
 def _band_row(result: MetricResult) -> tuple[str, ...]:
@@ -198,6 +216,22 @@ def _reasons(lines: Sequence[Judged]) -> list[str]:
     return [f"{j.name}: {j.line.verdict}: {j.line.reason}" for j in lines if j.line.reason]
 
 
+def _quiet_values(lines: Sequence[Judged]) -> list[str]:
+    """Lines whose values are others without noisy trials; the table has their verdicts."""
+    told = []
+    for judged in lines:
+        quiet = judged.quiet_line
+        if quiet is not None and _values(quiet) != _values(judged.line):
+            reason = f": {quiet.reason}" if quiet.reason else ""
+            told.append(f"{judged.name}: {_values(quiet)}: {quiet.verdict}{reason}")
+    return told
+
+
+def _values(line: Line) -> str:
+    """What was measured and its interval, as the table has them."""
+    return f"{line.measured or '-'} {_interval(line)}" if line.interval else line.measured or "-"
+
+
 def _noise(verdict: Verdict) -> list[str]:
     """Trials by what disturbed them; a calibration disturbs the whole block behind it."""
     by_reason: dict[tuple[str, ...], list[str]] = {}
@@ -227,6 +261,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "reference": verdict.reference_name or None,
         "tier": {"name": verdict.tier.name, "reasons": list(verdict.tier.reasons)},
         "strict": verdict.strict,
+        "limited_to": _limits(verdict),
         "claims_compared": verdict.compared,
         "claims": len(verdict.claims),
         "summary": verdict.summary,
@@ -234,6 +269,8 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "lines": [_plain_line(judged) for judged in verdict.lines],
         "bands": _plain_comparison(verdict.comparison),
         "bands_without_noisy": _plain_comparison(verdict.quiet_comparison),
+        "bands_of_campaigns": verdict.reference_campaigns,
+        "without_band": list(verdict.without_band),
         "ratios": [dataclasses.asdict(check) for check in verdict.ratios],
         "failures": list(verdict.failures),
         "reported": list(verdict.reported),
@@ -248,21 +285,25 @@ def _plain_line(judged: Judged) -> dict[str, Any]:
         "claim": judged.claim,
         "kind": line.kind,
         "item": line.item,
-        "verdict": line.verdict,
-        "verdict_without_noisy": judged.quiet or line.verdict,
-        "reason": line.reason,
+        "blocks": [" ".join(block) for block in line.blocks],
         "band": line.band,
         "published": line.published or None,
+        **_plain_values(line),
+        "verdict_without_noisy": judged.quiet or line.verdict,
+        "without_noisy": _plain_values(judged.quiet_line) if judged.quiet_line else None,
+        "reference": _plain_values(judged.reference) if judged.reference else None,
+    }
+
+
+def _plain_values(line: Line) -> dict[str, Any]:
+    """What a line says of the trials that it was made from."""
+    return {
+        "verdict": line.verdict,
+        "reason": line.reason,
         "measured": line.measured or None,
+        "interval": list(line.interval) if line.interval else None,
         "ratio": dataclasses.asdict(line.ratio) if line.ratio else None,
         "equivalence": dataclasses.asdict(line.equivalence) if line.equivalence else None,
-        "reference": {
-            "verdict": judged.reference.verdict,
-            "measured": judged.reference.measured or None,
-            "ratio": dataclasses.asdict(judged.reference.ratio) if judged.reference.ratio else None,
-        }
-        if judged.reference
-        else None,
     }
 
 

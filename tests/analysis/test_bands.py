@@ -157,6 +157,27 @@ def test_metrics_share_their_degrees_of_freedom() -> None:
     assert one.high / one.value > 2.0 > 1.5 > pooled.high / pooled.value
 
 
+def test_a_metric_of_one_campaign_alone_shares_the_spread_of_the_others() -> None:
+    campaigns = [{"a": 100.0, "b": 60.0}, {"a": 110.0}, {"a": 105.0}]
+    made = bands.prediction_bands(campaigns, "latency")
+    logs = [math.log(value) for value in (100.0, 110.0, 105.0)]
+    sd = math.sqrt(sum((x - sum(logs) / 3) ** 2 for x in logs) / 2)
+    t = 6.205346816570  # t(1 - 0.05 / 4, 2): two metrics, two degrees of freedom
+    for metric, value, count in (("a", math.exp(sum(logs) / 3), 3), ("b", 60.0, 1)):
+        high = value * math.exp(t * sd * math.sqrt(1 + 1 / count))
+        assert made[metric].value == pytest.approx(value)
+        assert made[metric].high == pytest.approx(high, rel=1e-6)
+
+
+def test_what_names_no_metric_is_not_compared() -> None:
+    words = [
+        bands.compare({}, {}).word,
+        bands.compare({"a": {"value": 1, "rel_tol": 0.1}}, {"a": 1}).word,
+        bands.compare({"a": {"value": 1, "rel_tol": 0.1}}, {}).word,
+    ]
+    assert words == ["not compared", "in band", "out of band"]
+
+
 def test_a_doubled_latency_leaves_bands_of_campaigns_ten_percent_apart() -> None:
     first = {"xla": 100.0, "tvm": 800.0, "inductor": 40.0, "inductor-fold": 41.0}
     second = {"xla": 108.0, "tvm": 760.0, "inductor": 43.0, "inductor-fold": 39.0}
@@ -174,7 +195,8 @@ def test_a_doubled_latency_leaves_bands_of_campaigns_ten_percent_apart() -> None
         ([{"a": 1.0}], "at least two campaigns"),
         ([], "at least two campaigns"),
         ([{}, {}], "at least one metric"),
-        ([{"a": 1.0}, {"b": 1.0}], "differs in the metrics a, b"),
+        ([{"a": 1.0}, {"b": 1.0}], "no metric is in two campaigns"),
+        ([{"a": 1.0}, {"a": 1.0, "b": 0.0}], "campaign 2: b is no positive time"),
         ([{"a": 1.0}, {"a": 0.0}], "campaign 2: a is no positive time"),
         ([{"a": math.nan}, {"a": 1.0}], "campaign 1: a is no positive time"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from fabricated import R18, changed, scaled, write
 
 from artifact.analysis import bands, reference
-from artifact.analysis.evidence import evidence_of, merged, read_campaign
+from artifact.analysis.evidence import evidence_of, limited_to, merged, read_campaign
 from artifact.analysis.verdict import judge
 from artifact.errors import UserError
 from artifact.strict_json import read
@@ -163,9 +164,159 @@ def test_campaigns_far_apart_give_wider_bands() -> None:
     assert all(v["rel_tol"] > 0.5 for k, v in made.items() if k.endswith("latency_ms"))
 
 
-def test_metrics_that_only_one_campaign_has_make_no_band() -> None:
-    made = reference.make_bands([{"a/b/c/latency_ms": 1.0}, {"a/b/d/latency_ms": 1.0}])
-    assert made == {}
+def test_a_metric_gets_its_band_from_the_campaigns_that_have_it() -> None:
+    """By hand: two campaigns 4 % apart in x tell the spread, also for y, which one has alone."""
+    made = reference.make_bands(
+        [
+            {"a/b/x/latency_ms": 100.0, "a/b/x/code_bytes": 10},
+            {"a/b/x/latency_ms": 104.0, "a/b/y/latency_ms": 50.0, "a/b/y/code_bytes": 20},
+        ]
+    )
+    assert sorted(made) == [
+        "a/b/x/code_bytes",
+        "a/b/x/latency_ms",
+        "a/b/y/code_bytes",
+        "a/b/y/latency_ms",
+    ]
+    assert made["a/b/x/latency_ms"]["value"] == pytest.approx(math.sqrt(100 * 104))
+    assert made["a/b/y/latency_ms"]["value"] == pytest.approx(50.0)
+    # One degree of freedom, two metrics: t(1 - 0.05 / 4, 1) = 25.45; sd = log(1.04) / sqrt(2).
+    sd = math.log(1.04) / math.sqrt(2)
+    for name, count in (("x", 2), ("y", 1)):
+        wide = math.exp(25.4517 * sd * math.sqrt(1 + 1 / count)) - 1
+        assert made[f"a/b/{name}/latency_ms"]["rel_tol"] == pytest.approx(wide, rel=1e-3)
+
+
+def test_campaigns_without_a_common_metric_have_the_smallest_tolerances() -> None:
+    made = reference.make_bands([{"a/b/c/latency_ms": 1.0}, {"a/b/d/latency_ms": 2.0}])
+    assert made == {
+        "a/b/c/latency_ms": {"value": 1.0, "rel_tol": 0.2},
+        "a/b/d/latency_ms": {"value": 2.0, "rel_tol": 0.2},
+    }
+
+
+def test_a_campaign_with_a_trial_that_was_not_counted_makes_no_bands() -> None:
+    def once(record):
+        return replace(record, census=None) if record.spec.round == 2 else record
+
+    with pytest.raises(UserError, match=r"no bands from r: .*xla/external_units: value is NaN"):
+        reference.of_campaigns("r", [changed(_small(), once, XLA)])
+
+
+# --- campaigns of several profiles in one class -----------------------------------------------
+
+
+def _folds(seed: int):
+    """ResNet-18 of the profile `folds`: other configurations, and one image instead of three."""
+    full = fabricated.campaign(seed, profile="folds")
+    return changed(full, lambda r: r if r.spec.model == "resnet18" and r.spec.round < 3 else None)
+
+
+@pytest.fixture(scope="module")
+def of_two_profiles(folders, tmp_path_factory) -> Path:
+    """A class of two campaigns of profile `cpu` and, in the middle, one of `folds`."""
+    root = tmp_path_factory.mktemp("two-profiles")
+    folds = write(root / "folds", _folds(3))
+    for folder in (folders[0], folds, folders[1]):
+        reference.ship(folder, CLASS, root)
+    return root
+
+
+def test_a_class_holds_campaigns_of_several_profiles(of_two_profiles) -> None:
+    loaded = reference.load(of_two_profiles / CLASS)
+    assert [c.profile for c in loaded.campaigns] == ["cpu", "folds", "cpu"]
+    assert sorted(loaded.facts.lock_hashes) == ["inductor", "tvm", "xla"]
+    cells = {metric.split("/")[2] for metric in loaded.expected}
+    assert {"xla", "tvm", "inductor-guard", "inductor-freeze", "inductor"} <= cells
+
+
+@pytest.mark.parametrize("campaign", [_small, _folds])
+def test_neither_profile_misses_what_the_other_has(of_two_profiles, campaign) -> None:
+    judged = limited_to(campaign(4), {R18})
+    found = reference.nearest(judged, of_two_profiles)
+    assert found is not None and found.tier(judged).name == "same"
+    verdict = judge(judged, found)
+    assert {r.verdict for r in verdict.comparison.results} == {"pass"}
+    assert verdict.without_band == ()
+    slow = judge(changed(judged, scaled(latency=2.0), (*R18, "inductor")), found)
+    assert any("inductor/latency_ms: worse" in failure for failure in slow.failures)
+
+
+def test_a_lock_that_differs_in_a_common_image_is_refused(of_two_profiles, tmp_path) -> None:
+    def other(record):
+        return replace(record, identity=replace(record.identity, lock_hash="newer"))
+
+    folder = write(tmp_path / "folds", changed(_folds(4), other))
+    root = tmp_path / "reference"
+    shutil.copytree(of_two_profiles / CLASS, root / CLASS)
+    with pytest.raises(UserError, match="another machine class: lock_hash is inductor:newer"):
+        reference.ship(folder, CLASS, root)
+
+
+def test_a_shipped_campaign_is_never_written_over(of_two_profiles, tmp_path) -> None:
+    """After the first one was taken out, the next one does not land on the last."""
+    root = tmp_path / "reference"
+    shutil.copytree(of_two_profiles / CLASS, root / CLASS)
+    shutil.rmtree(root / CLASS / "campaign-1")
+    target = reference.ship(write(tmp_path / "more", _folds(5)), CLASS, root)
+    assert target.name == "campaign-1"
+    assert reference.load(root / CLASS).facts.campaigns == (
+        "campaign-2",
+        "campaign-3",
+        "campaign-1",
+    )
+
+
+# --- tampered records -------------------------------------------------------------------------
+
+
+def _edited(copy: Path) -> None:
+    path = copy / "records" / "r1.resnet18.1x3x224x224.xla.b1.a1.json"
+    path.write_text(path.read_text().replace("a CPU", "b CPU"))
+
+
+def _deleted(copy: Path) -> None:
+    (copy / "records" / "r2.resnet18.1x3x224x224.tvm.b1.a1.json").unlink()
+
+
+def _deleted_code(copy: Path) -> None:
+    (copy / "code" / "r1.resnet18.1x3x224x224.xla.b1.a1.program.xz").unlink()
+
+
+def _without_sums(copy: Path) -> None:
+    (copy / "checksums.txt").unlink()
+
+
+@pytest.mark.parametrize(
+    ("tamper", "word"),
+    [
+        (_edited, "r1.resnet18.1x3x224x224.xla.b1.a1.json: is not the file that was written"),
+        (_deleted, "records/r2.resnet18.1x3x224x224.tvm.b1.a1.json: is not there"),
+        (_deleted_code, "code/r1.resnet18.1x3x224x224.xla.b1.a1.program.xz"),
+        (_without_sums, "0 of 10 records verified, no checksum of records/r1."),
+    ],
+)
+def test_a_tampered_reference_is_refused_by_name(shipped, tmp_path, tamper, word: str) -> None:
+    copy = tmp_path / CLASS
+    shutil.copytree(shipped / CLASS, copy)
+    tamper(copy / "campaign-2")
+    for use in (
+        lambda: reference.load(copy),
+        lambda: reference.nearest(_small(), tmp_path),
+        lambda: reference.ship(shipped / CLASS / "campaign-1", CLASS, tmp_path),
+    ):
+        with pytest.raises(UserError, match=word) as caught:
+            use()
+        assert "campaign-2 is not what was shipped" in str(caught.value)
+
+
+def test_a_campaign_without_checksums_is_not_shipped(folders, tmp_path) -> None:
+    copy = tmp_path / "one"
+    shutil.copytree(folders[0], copy)
+    (copy / "checksums.txt").unlink()
+    with pytest.raises(UserError, match="cannot be a reference: 0 of 10 records verified"):
+        reference.ship(copy, CLASS, tmp_path / "reference")
+    assert not (tmp_path / "reference").exists()
 
 
 def test_merged_campaigns_never_pair_across_each_other() -> None:

@@ -8,16 +8,15 @@ from dataclasses import replace
 import fabricated
 import pytest
 from fabricated import BERT, R18, R50, changed, scaled
+from mutants import BASE, FOLD, MUTANTS, TVM, XLA, metric_names
 
 from artifact.analysis import reference
 from artifact.analysis.claims.line import FAILS
-from artifact.analysis.evidence import Campaign, cell_of
+from artifact.analysis.evidence import Campaign, limited_to
 from artifact.analysis.reference import Reference
 from artifact.analysis.verdict import Verdict, judge
 from artifact.analysis.verdict_text import markdown, plain
 from artifact.strict_json import dumps, loads
-
-FOLD, BASE, XLA, TVM = ((*R18, c) for c in ("inductor-fold", "inductor", "xla", "tvm"))
 
 
 @pytest.fixture(scope="module")
@@ -53,85 +52,43 @@ def test_campaign_a_passes_the_bands_made_from_b(expected) -> None:
     assert _judge(fabricated.campaign(1), one).exit_code == 0
 
 
-def _fold_skipped(record):
-    """The configuration is called inductor-fold, but what was compiled is the base."""
-    base = fabricated.census_of("inductor", "inductor_cpp_resnet18.py.xz")
-    return replace(scaled(33 / 27)(record), facts={"fold": {"folded": 0}}, census=base)
-
-
-def _norms_dropped(record):
-    """A base model without its BatchNorms: the code of the folded one."""
-    folded = fabricated.census_of("inductor", "inductor_cpp_resnet18_fold.py.xz")
-    return replace(record, census=folded)
-
-
-def _warm(record):
-    return scaled(compile_cost=0.4)(record)
-
-
-def _as(source_cell):
-    """Times of another configuration under this one's name."""
-    times = {
-        r.spec.round: r for r in fabricated.campaign(1).records if cell_of(r.spec) == source_cell
-    }
-
-    def alter(record):
-        other = times[record.spec.round]
-        return replace(
-            record,
-            phases=other.phases,
-            warmup_ms=other.warmup_ms,
-            execution_ms=other.execution_ms,
-            census=other.census,
-        )
-
-    return alter
-
-
-def _named(cell, *quantities: str) -> set[str]:
-    return {f"{'/'.join(cell)}/{quantity}" for quantity in quantities}
-
-
-MUTANTS = {
-    "fold skipped": (
-        [(_fold_skipped, FOLD)],
-        {f"C5 {' '.join(R18)} BatchNorm", f"C5 {' '.join(R18)} units"},
-    ),
-    "BatchNorm dropped": (
-        [(_norms_dropped, BASE)],
-        {f"C5 {' '.join(R18)} units"} | _named(BASE, "code_bytes"),
-    ),
-    "unfused sold as fused": (
-        [(_census(internal=165), BASE), (_census(internal=90), XLA)],
-        _named(BASE, "internal_units") | _named(XLA, "internal_units"),
-    ),
-    "warm cache": (
-        [(_warm, BASE), (_warm, (*R50, "inductor"))],
-        _named(BASE, "compile_cost_ms") | _named((*R50, "inductor"), "compile_cost_ms"),
-    ),
-    "stacks swapped": (
-        [(_as(TVM), XLA), (_as(XLA), TVM)],
-        _named(XLA, "compile_cost_ms", "latency_ms")
-        | _named(TVM, "compile_cost_ms", "latency_ms")
-        | {f"C8 {' '.join(R18)} tvm external"},
-    ),
-    "T_X doubled": ([(scaled(latency=2.0), XLA)], _named(XLA, "latency_ms")),
-    "another batch size": (
-        [(scaled(latency=15.0), c) for c in (BASE, XLA, TVM)],
-        set.union(*(_named(c, "latency_ms") for c in (BASE, XLA, TVM))),
-    ),
+#: What the great distance between fabricated stacks lets the bands name as well.
+MORE_NAMES = {
+    "stacks swapped": metric_names(XLA, "latency_ms") | metric_names(TVM, "latency_ms"),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_every_mutant_fails_by_name(mutant: str, expected) -> None:
-    alterations, names = MUTANTS[mutant]
-    campaign = fabricated.campaign(1)
-    for alter, cell in alterations:
-        campaign = changed(campaign, alter, cell)
-    verdict = _judge(campaign, expected)
+    made = MUTANTS[mutant]
+    verdict = _judge(made.make(fabricated.campaign(1)), expected)
     assert verdict.exit_code == 1
-    assert names <= _failing(verdict), f"{names - _failing(verdict)} not caught"
+    missing = (made.names | MORE_NAMES.get(mutant, set())) - _failing(verdict)
+    assert not missing, f"{missing} not caught"
+
+
+@pytest.mark.parametrize("field", ["internal", "external", "code_bytes"])
+def test_one_trial_of_five_with_other_counts_leaves_the_bands(field: str, expected) -> None:
+    """The median of five would hide it, and so would the first trial."""
+    name = {"code_bytes": "code_bytes"}.get(field, f"{field}_units")
+
+    def once(record):
+        if record.spec.round != 4:
+            return record
+        return _census(**{field: 2 * getattr(record.census, field)})(record)
+
+    verdict = _judge(changed(fabricated.campaign(1), once, BASE), expected)
+    assert metric_names(BASE, name) <= _failing(verdict)
+
+
+def test_a_trial_without_counts_is_no_value_in_the_bands(expected) -> None:
+    def once(record):
+        return replace(record, census=None) if record.spec.round == 4 else record
+
+    verdict = _judge(changed(fabricated.campaign(1), once, TVM), expected)
+    counts = ("internal_units", "external_units", "code_bytes")
+    assert metric_names(TVM, *counts) | {f"C8 {' '.join(R18)} tvm external"} == _failing(verdict)
+    assert any("not-a-value" in failure for failure in verdict.failures)
 
 
 def test_a_batch_size_that_the_record_admits_is_integrity() -> None:
@@ -160,7 +117,7 @@ def test_a_value_that_is_none_is_named_in_the_bands(expected, monkeypatch) -> No
 
     monkeypatch.setattr(reference, "metrics", broken)
     verdict = _judge(fabricated.campaign(1), expected)
-    assert _failing(verdict) == _named(XLA, "latency_ms")
+    assert _failing(verdict) == metric_names(XLA, "latency_ms")
     assert "not-a-value: the measured value is NaN" in verdict.failures[0]
 
 
@@ -219,7 +176,7 @@ def test_values_that_no_claim_can_use_are_named_not_a_crash(expected) -> None:
     (line,) = [j.line for j in verdict.lines if j.claim == "C2" and "resnet18" in j.line.item]
     assert line.verdict == "inconclusive"
     assert "r1.resnet18.1x3x224x224.inductor-fold.b1.a1" in line.reason
-    assert _named(FOLD, "compile_cost_ms") <= _failing(verdict)
+    assert metric_names(FOLD, "compile_cost_ms") <= _failing(verdict)
 
 
 # --- tiers ------------------------------------------------------------------------------------
@@ -295,7 +252,7 @@ def test_an_empty_campaign_is_no_pass() -> None:
 
 def test_a_planned_cell_that_is_missing_fails_by_name(expected) -> None:
     verdict = _judge(changed(fabricated.campaign(1), lambda r: None, TVM), expected)
-    assert {"C1 trials", *_named(TVM, "latency_ms", "compile_cost_ms")} <= _failing(verdict)
+    assert {"C1 trials", *metric_names(TVM, "latency_ms", "compile_cost_ms")} <= _failing(verdict)
     assert any("missing-measured" in failure for failure in verdict.failures)
 
 
@@ -311,9 +268,66 @@ def test_a_part_of_the_plan_is_compared_as_far_as_it_goes(expected) -> None:
 
 def test_blocks_that_the_reference_never_saw_are_not_compared(expected) -> None:
     verdict = _judge(fabricated.campaign(1, profile="smoke"), expected)
-    assert verdict.tier.name == "same"
+    assert (verdict.tier.name, verdict.exit_code) == ("same", 0)
     assert verdict.comparison.total == 0
-    assert "bands: 0 of 0 compared" in markdown(verdict)
+    text = markdown(verdict)
+    assert "- bands: 0 of 0 compared\n" in text
+    assert "- no band for: bert-2layer 1x64, resnet18 1x3x64x64\n" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| bands")]
+    assert "| not compared " in row and "out of band" not in row
+
+
+def test_cells_of_another_profile_have_no_band_and_miss_none(expected) -> None:
+    """The reference measured ResNet-18, but not every route to a fold."""
+    folds = fabricated.campaign(1, profile="folds")
+    verdict = _judge(folds, expected)
+    assert (verdict.tier.name, verdict.exit_code, verdict.failures) == ("same", 0, ())
+    routes = ("inductor-bneval", "inductor-freeze", "inductor-guard")
+    assert verdict.without_band == (
+        "gpt2 1x16 inductor-fold",
+        *(" ".join((*block, route)) for block in (R18, R50) for route in routes),
+    )
+    assert verdict.comparison.compared == verdict.comparison.total > 20
+    slow = _judge(changed(folds, scaled(latency=2.0), BASE), expected)
+    assert metric_names(BASE, "latency_ms") <= _failing(slow)
+
+
+def test_a_family_with_a_block_that_the_reference_never_saw_does_not_count() -> None:
+    """C3 is one line over all blocks: its item does not say which."""
+    small = changed(fabricated.campaign(2), lambda r: r if r.spec.model == "resnet18" else None)
+    dearer = changed(fabricated.campaign(1), scaled(1.6), (*R50, "inductor-fold"))
+    verdict = _judge(dearer, reference.of_campaigns("R18", [small]))
+    (family,) = [j for j in verdict.lines if j.name == "C3 T_C"]
+    assert family.line.verdict == "not reproduced here"
+    assert family.reference.verdict == "reproduced"
+    assert (verdict.tier.name, verdict.exit_code, verdict.failures) == ("same", 0, ())
+    both = _judge(dearer, reference.of_campaigns("both", [fabricated.campaign(2)]))
+    assert "C3 T_C" in _failing(both)
+
+
+def test_a_limited_verdict_says_so() -> None:
+    verdict = _judge(limited_to(fabricated.campaign(1), {R18}))
+    assert "\n- limited to blocks resnet18 1x3x224x224\n" in markdown(verdict)
+    assert plain(verdict)["limited_to"] == ["resnet18 1x3x224x224"]
+    assert verdict.exit_code == 0
+    whole = _judge(fabricated.campaign(1))
+    assert "limited to" not in markdown(whole) and plain(whole)["limited_to"] is None
+
+
+def test_bands_of_one_campaign_are_called_that(expected) -> None:
+    words = "- bands of one campaign: smallest tolerances\n"
+    one = reference.of_campaigns("B", [fabricated.campaign(2)])
+    assert words in markdown(_judge(fabricated.campaign(1), one))
+    assert words not in markdown(_judge(fabricated.campaign(1), expected))
+
+
+def test_strictly_a_finding_that_was_not_measured_is_reported_and_no_failure() -> None:
+    folds = fabricated.campaign(1, profile="folds")
+    without = changed(folds, lambda r: None, ("gpt2", "1x16", "inductor"))
+    verdict = _judge(without, strict=True)
+    said = "X1 gpt2 1x16 T_X: not measured: gpt2 1x16 inductor was not measured"
+    assert said in verdict.reported and said not in verdict.failures
+    assert said not in _judge(without).reported
 
 
 def test_findings_of_blocks_that_the_reference_never_saw_do_not_count(expected) -> None:
@@ -393,6 +407,17 @@ def test_verdicts_with_and_without_noisy_trials(expected) -> None:
     verdict = _judge(replace(campaign, noisy=noisy), expected)
     (line,) = [j for j in verdict.lines if j.claim == "C2" and "resnet18" in j.line.item]
     assert (line.line.verdict, line.quiet) == ("inconclusive", "reproduced")
+    # Three of five rounds are left, and what they gave is told beside the verdict.
+    assert (line.line.ratio.n, line.quiet_line.ratio.n) == (5, 3)
+    (stored,) = [
+        x for x in plain(verdict)["lines"] if x["claim"] == "C2" and x["item"] == " ".join(R18)
+    ]
+    quiet = stored["without_noisy"]
+    assert (quiet["verdict"], quiet["ratio"]["n"]) == ("reproduced", 3)
+    assert quiet["interval"] == [line.quiet_line.ratio.low, line.quiet_line.ratio.high]
+    assert stored["interval"] != quiet["interval"]
+    told = f"- C2 resnet18 1x3x224x224: {quiet['measured']} [{quiet['interval'][0]:.3f}, "
+    assert told in markdown(verdict).partition("## Without noisy trials")[2]
     assert verdict.quiet_comparison.passed
     (trials,) = [j for j in verdict.lines if j.name == "C1 trials"]
     assert (trials.line.verdict, trials.quiet) == ("holds", "holds")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -98,6 +100,130 @@ def test_propose_writes_an_expected_file_that_the_campaign_passes(results, said)
     assert said[-1] == "21 of 21 compared: 21 pass"
 
 
+# --- parts, folders that are not written into, campaigns that are no evidence ------------------
+
+
+def test_a_part_leaves_the_verdict_of_the_whole_alone(tmp_path, results, said) -> None:
+    shutil.copytree(results / "a", tmp_path / "a")
+    folder = tmp_path / "a"
+    _check(said, "a", results=tmp_path)
+    whole = {name: (folder / name).read_bytes() for name in ("verdict.md", "verdict.json")}
+    said.clear()
+    assert _check(said, "a", results=tmp_path, only={R18}, label="fig3") == 0
+    assert {name: (folder / name).read_bytes() for name in whole} == whole
+    assert "\n- limited to blocks resnet18 1x3x224x224\n" in said[0]
+    assert (folder / "verdict-fig3.md").read_text() == said[0] + "\n"
+    assert loads((folder / "verdict-fig3.json").read_text())["limited_to"] == [" ".join(R18)]
+    _check(said, "a", results=tmp_path, only={R18})
+    assert (folder / "verdict-part.md").exists()
+
+
+def test_a_verdict_is_said_before_it_is_written(tmp_path, results, said, monkeypatch) -> None:
+    shutil.copytree(results / "a", tmp_path / "a")
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(judge, "write_bytes_atomic", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        _check(said, "a", results=tmp_path)
+    assert said[0].startswith("# Verdict of a")
+
+
+def _files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def test_a_shipped_reference_is_judged_and_not_written_into(results, tmp_path, said) -> None:
+    copy = reference.ship(results / "a", CLASS, tmp_path)
+    before = _files_in(tmp_path)
+    code = _check(said, measured_file=copy, root=tmp_path, only={R18}, propose=True)
+    assert code == 0 and said[0].startswith("# Verdict of campaign-1")
+    reason = f"{copy} belongs to a shipped reference"
+    assert said[1:] == [
+        f"warning: verdict-part.md and verdict-part.json were not written: {reason}",
+        f"warning: expected.proposed.json was not written: {reason}",
+    ]
+    expected = tmp_path / CLASS / "bands.json"
+    said.clear()
+    _check(said, expected_file=expected, measured_file=copy, root=tmp_path, propose=True)
+    assert said[-1] == f"warning: expected.proposed.json was not written: {reason}"
+    assert _files_in(tmp_path) == before
+
+
+def test_a_read_only_folder_is_judged_and_not_written_into(
+    results, tmp_path, said, monkeypatch
+) -> None:
+    """A superuser may write anywhere but on a file system mounted read-only."""
+    shutil.copytree(results / "a", tmp_path / "a")
+    before = _files_in(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert _check(said, "a", results=tmp_path) == 1
+    assert said[1] == (
+        f"warning: verdict.md and verdict.json were not written: {tmp_path / 'a'} is read-only"
+    )
+    assert _files_in(tmp_path) == before
+
+
+def _mixed(folder: Path) -> str:
+    def other(record):
+        return replace(record, identity=replace(record.identity, cpu_model="another CPU"))
+
+    write(folder, changed(_small(), other, (*R18, "xla")))
+    return "cpu_model differs: a CPU, another CPU"
+
+
+def _broken(folder: Path) -> str:
+    write(folder, _small())
+    path = folder / "records" / "r1.resnet18.1x3x224x224.xla.b1.a1.json"
+    path.write_text(path.read_text()[:100])
+    return "records/r1.resnet18.1x3x224x224.xla.b1.a1.json: not valid JSON"
+
+
+def _unlisted(folder: Path) -> str:
+    write(folder, _small())
+    (folder / "checksums.txt").unlink()
+    return "0 of 25 records verified"
+
+
+def _empty(folder: Path) -> str:
+    folder.mkdir()
+    return "it has no usable trial"
+
+
+@pytest.mark.parametrize("make", [_mixed, _broken, _unlisted, _empty])
+def test_a_campaign_that_may_not_be_pooled_has_no_values(results, tmp_path, said, make) -> None:
+    folder = tmp_path / "made"
+    word = make(folder)
+    (tmp_path / "e.json").write_text(BAND)
+    with pytest.raises(UserError, match=f"campaign made has no values to compare: {word}"):
+        _check(said, expected_file=tmp_path / "e.json", measured_file=folder)
+    assert said == []
+    with pytest.raises(UserError, match=f"no values to compare: {word}"):
+        _check(said, measured_file=folder, reference=results / "b", propose=True)
+    assert said[0].startswith("# Verdict of made")
+    assert not (folder / "expected.proposed.json").exists()
+
+
+def test_nothing_is_proposed_from_a_value_that_is_none(tmp_path, said) -> None:
+    def once(record):
+        return replace(record, census=None) if record.spec.round == 2 else record
+
+    write(tmp_path / "a", changed(_small(), once, (*R18, "xla")))
+    with pytest.raises(UserError, match=r"nothing is proposed from a: .*value is NaN"):
+        _check(said, "a", results=tmp_path, propose=True)
+
+
+def test_the_fake_engine_is_not_judged(tmp_path, said) -> None:
+    def fake(record):
+        return replace(record, identity=replace(record.identity, engine="fake"))
+
+    write(tmp_path / "a", changed(_small(), fake))
+    assert _check(said, "a", results=tmp_path) == 2
+    assert said == ["engine fake: nothing was measured, so nothing is judged"]
+    assert not (tmp_path / "a" / "verdict.md").exists()
+
+
 # --- bare files -------------------------------------------------------------------------------
 
 
@@ -166,6 +292,7 @@ def test_propose_of_bare_files_keeps_tolerances(tmp_path, said) -> None:
 
 def test_recommend_prefers_own_records_and_says_whose_they_are(results, monkeypatch) -> None:
     monkeypatch.setattr(judge, "cpu_model", lambda: "a CPU")
+    monkeypatch.setattr(judge, "effective_cpus", lambda: 2)
     text = judge.recommend(*R18, 100, "native", results=results)
     assert "another machine" not in text and f"records: {results}" in text
     monkeypatch.setattr(judge, "cpu_model", lambda: "this CPU")
@@ -196,6 +323,24 @@ def test_recommend_without_own_records_uses_the_reference(results, tmp_path, mon
     assert "these are another machine's records (a CPU, 2 CPUs)" in text
     with pytest.raises(UserError, match="no records of bert 1x64"):
         judge.recommend("bert", "1x64", 100, results=tmp_path / "none", root=tmp_path)
+
+
+def test_a_tampered_reference_gives_no_recommendation(results, tmp_path) -> None:
+    copy = reference.ship(results / "a", CLASS, tmp_path)
+    path = copy / "records" / "r1.resnet18.1x3x224x224.xla.b1.a1.json"
+    path.write_text(path.read_text().replace("a CPU", "b CPU"))
+    with pytest.raises(UserError, match=f"{path.name}: is not the file that was written"):
+        judge.recommend(*R18, 100, results=tmp_path / "none", root=tmp_path)
+
+
+@pytest.mark.parametrize(("cpus", "here"), [(1, False), (2, True), (64, True)])
+def test_records_of_more_cpus_than_there_are_were_not_made_here(
+    results, monkeypatch, cpus: int, here: bool
+) -> None:
+    monkeypatch.setattr(judge, "cpu_model", lambda: "a CPU")
+    monkeypatch.setattr(judge, "effective_cpus", lambda: cpus)
+    text = judge.recommend(*R18, 100, "native", name="a", results=results)
+    assert ("another machine" not in text) is here
 
 
 # --- locale and time zone (cases A2, A3), imports ---------------------------------------------

@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 from artifact.analysis.claims.line import INTEGRITY, Line, integrity
-from artifact.analysis.evidence import Campaign, Cell, Evidence, cell_of, mixtures
+from artifact.analysis.evidence import (
+    UNCOMPILED,
+    Campaign,
+    Cell,
+    Evidence,
+    cell_of,
+    mixtures,
+    untrusted,
+    verified_words,
+)
 from artifact.records import Record
 from artifact.study import image_of
 
@@ -19,6 +28,10 @@ PUBLISHED = "K = 5, 10 + 50"
 
 #: Counters of this kind must read 0 after the executions of a cold trial.
 _MUST_BE_ZERO = ("hit", "hits", "graph_breaks", "recompiles", "precompiled_headers_before")
+
+#: Stacks whose framework counts hits and misses; a proof without counters read nothing. TVM counts
+#: nothing: it has no compile cache.
+_COUNTING_STACKS = ("inductor", "xla")
 
 
 def evaluate(evidence: Evidence) -> list[Line]:
@@ -47,7 +60,7 @@ def evaluate(evidence: Evidence) -> list[Line]:
             "cold",
             [fault for record in usable for fault in cold_faults(record)],
             measured=f"{len(usable)} trials",
-            band="caches empty before, hit counters 0 after",
+            band="caches empty before, hit counters 0 after, one graph compiled",
         ),
         integrity(
             "pooling",
@@ -57,10 +70,9 @@ def evaluate(evidence: Evidence) -> list[Line]:
         ),
         integrity(
             "files",
-            list(campaign.broken),
-            measured=f"{len(campaign.records)} of "
-            f"{len(campaign.records) + len(campaign.broken)} records read",
-            band="every record is what was written",
+            untrusted(campaign),
+            measured=verified_words(campaign),
+            band="every record is in checksums.txt and is what was written",
         ),
     ]
 
@@ -76,9 +88,10 @@ def trial_faults(campaign: Campaign) -> list[str]:
         if len({r.spec.round for r in records}) < planned and cell not in campaign.unsupported:
             faults.append(f"{' '.join(cell)}: {len(records)} of {planned}{_why(campaign, cell)}")
     for cell, records in by_cell.items():
-        name = " ".join(cell)
-        faults += [f"{name}: process id {i} used twice" for i in _twice(_ids(records))]
-        faults += [f"{name}: round {r} twice" for r in _twice(r.spec.round for r in records)]
+        twice = _twice(record.spec.round for record in records)
+        faults += [f"{' '.join(cell)}: round {number} twice" for number in twice]
+    faults += [f"process id {i} used twice" for i in _twice(_process_ids(campaign.records))]
+    faults += [f"{r.spec.record_id}: no process id" for r in campaign.usable if not _has_id(r)]
     strangers = [r for r in campaign.usable if r.spec.trial_id not in campaign.planned]
     return faults + [f"{record.spec.trial_id}: not in the plan" for record in strangers]
 
@@ -94,8 +107,13 @@ def _why(campaign: Campaign, cell: Cell) -> str:
     return f" ({named})" if named else ""
 
 
-def _ids(records: Iterable[Record]) -> list[str]:
-    return [_process_id(record) for record in records]
+def _process_ids(records: Iterable[Record]) -> list[str]:
+    """Of every attempt that got as far as a process, whatever its role and its end."""
+    return [_process_id(record) for record in records if _has_id(record)]
+
+
+def _has_id(record: Record) -> bool:
+    return record.identity.process_id != ""
 
 
 def _process_id(record: Record) -> str:
@@ -134,17 +152,25 @@ def _protocols(records: Iterable[Record]) -> str:
 
 
 def cold_faults(record: Record) -> list[str]:
-    """Signs that a trial was not cold: filled folders, cache hits, its own violations."""
+    """Signs that a trial was not cold, or that nobody looked: filled folders, cache hits, its own
+    violations; no folder or counter read, another number of graphs compiled than one."""
     name, proof = record.spec.record_id, record.cold
     if proof is None:
         return [f"{name}: no cold proof"]
-    folders = [f"{name}: {key} held {n} entries" for key, n in proof.directories.items() if n]
-    counters = [
-        f"{name}: {key} is {n}"
+    faults = [f"{key} held {n} entries" for key, n in proof.directories.items() if n]
+    faults += [
+        f"{key} is {n}"
         for key, n in proof.counters.items()
         if n and key.rpartition(".")[2].endswith(_MUST_BE_ZERO)
     ]
-    return folders + counters + [f"{name}: {violation}" for violation in proof.violations]
+    faults += proof.violations
+    if not proof.directories:
+        faults.append("no cache folder was looked at")
+    if record.spec.stack in _COUNTING_STACKS and not proof.counters:
+        faults.append("no counter was read")
+    if record.spec.stack not in UNCOMPILED and proof.compiled_graphs != 1:
+        faults.append(f"{proof.compiled_graphs} graphs compiled, expected 1")
+    return [f"{name}: {fault}" for fault in faults]
 
 
 def _block(record: Record) -> tuple[str, int]:

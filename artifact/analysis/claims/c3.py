@@ -53,7 +53,7 @@ def _line(evidence: Evidence, blocks: list[tuple[str, str]], name: str, quantity
     measured = f"{len(resolved)} of {len(blocks)} resolved (Holm over {family.size})"
     verdict, reason = _judge(family.rows, ratios)
     published = PUBLISHED if len(blocks) == PUBLISHED_SIZE else f"{PUBLISHED} (other family)"
-    return Line(name, FINDING, verdict, measured, BAND, reason, published)
+    return Line(name, FINDING, verdict, measured, BAND, reason, published, blocks=tuple(blocks))
 
 
 def _judge(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from artifact.analysis import stats
+from artifact.analysis import published, stats
 from artifact.analysis.claims.line import (
     FINDING,
     INCONCLUSIVE,
@@ -16,10 +16,10 @@ from artifact.analysis.claims.line import (
     REPRODUCED,
     Line,
     integrity,
-    unmeasured,
 )
 from artifact.analysis.claims.normalised_code import first_difference, normalised
 from artifact.analysis.claims.ratios import compile_cost_ms, latency_ms, text
+from artifact.analysis.claims.stored_code import code_faults
 from artifact.analysis.evidence import Cell, Evidence, Quantity, Trial
 from artifact.analysis.stats import StatsError
 from artifact.plan import TrialSpec
@@ -36,6 +36,10 @@ MARGINS: dict[str, tuple[float, Quantity]] = {
 }
 #: BERT-base has twelve layers of two LayerNorms each, and one after the embeddings.
 BASE_LAYERS = 12
+
+#: The paper audits BERT-base and times its control (campaign `bert_audit` of the published tables).
+PUBLISHED_MODEL, PUBLISHED_AUDIT = "bert", "0 of 25"
+PUBLISHED_METRICS = {"T_C": "compile_ms", "T_X": "exec_ms"}
 
 _VERDICTS = {"equivalent": REPRODUCED, "different": NOT_REPRODUCED}
 
@@ -60,27 +64,32 @@ def layer_norms(spec: TrialSpec) -> int:
 
 
 def _audit_line(evidence: Evidence, block: tuple[str, str], control: Cell) -> Line:
+    """Every control trial's own audit: one without says nothing of what it measured."""
     records = [t.record for t in evidence.trials(control)]
     sites = layer_norms(records[0].spec)
-    item, band = f"{' '.join(block)} audit", f"0 legal of {sites}, 0 unmatched"
-    audited = [record for record in records if record.facts.get("audit")]
-    if not audited:
-        return unmeasured(item, INTEGRITY, band, "no trial stored an audit", "0 of 25")
-    faults = [fault for record in audited for fault in audit_faults(record, sites)]
-    facts = audited[0].facts["audit"]
+    faults = [fault for record in records for fault in audit_faults(record, sites)]
+    facts = next((f for r in records if isinstance(f := r.facts.get("audit"), Mapping)), None)
     measured = ""
-    if isinstance(facts, Mapping):
+    if facts is not None:
         measured = (
             f"{facts.get('legal')} legal of {facts.get('sites')}, "
             f"{facts.get('unmatched')} unmatched"
         )
-    return integrity(item, faults, measured=measured, band=band, published="0 of 25")
+    return integrity(
+        f"{' '.join(block)} audit",
+        faults,
+        measured=measured,
+        band=f"0 legal of {sites}, 0 unmatched",
+        published=PUBLISHED_AUDIT if block[0] == PUBLISHED_MODEL else "",
+    )
 
 
 def audit_faults(record: Record, sites: int) -> list[str]:
     """Differences of one stored audit from "0 legal of `sites`, 0 unmatched"."""
-    facts, name = record.facts["audit"], record.spec.record_id
+    facts, name = record.facts.get("audit"), record.spec.record_id
     expected = {"sites": sites, "legal": 0, "unmatched": 0}
+    if facts is None:
+        return [f"{name}: no audit is stored"]
     if not isinstance(facts, Mapping):
         return [f"{name}: the audit is no object"]
     return [
@@ -91,17 +100,19 @@ def audit_faults(record: Record, sites: int) -> list[str]:
 
 
 def _code_line(evidence: Evidence, block: tuple[str, str], base: Cell, control: Cell) -> Line:
-    item, band = f"{' '.join(block)} code", "normalised generated code equal"
     pairs = _code_pairs(evidence.trials(base), evidence.trials(control))
-    if not pairs:
-        return unmeasured(item, INTEGRITY, band, "no generated code is stored for both")
-    faults = [
-        f"round {number}: {difference}"
+    faults = code_faults(evidence, base, control)
+    differing = [
+        (number, difference)
         for number, first, second in pairs
         if (difference := _difference(first, second))
     ]
-    size = sum(len(text) for text in pairs[0][1].values())
-    measured = f"{len(pairs) - len(faults)} of {len(pairs)} equal ({size} characters)"
+    faults += [f"round {number}: {difference}" for number, difference in differing]
+    measured = ""
+    if pairs:
+        size = sum(len(text) for text in pairs[0][1].values())
+        measured = f"{len(pairs) - len(differing)} of {len(pairs)} equal ({size} characters)"
+    item, band = f"{' '.join(block)} code", "normalised generated code equal"
     return integrity(item, faults, measured=measured, band=band)
 
 
@@ -127,18 +138,28 @@ def _equivalence_line(
     evidence: Evidence, block: tuple[str, str], name: str, margin: float, quantity: Quantity
 ) -> Line:
     control, base = (*block, "inductor-control"), (*block, "inductor")
-    item = f"{' '.join(block)} {name}"
+    item, shown = f"{' '.join(block)} {name}", _published_ratio(block, name)
     band = f"control / base within {100 * margin:g} % (two one-sided tests)"
     ratio = evidence.ratio(control, base, quantity)
     if isinstance(ratio, str):
-        return Line(item, FINDING, INCONCLUSIVE, "", band, ratio)
+        return Line(item, FINDING, INCONCLUSIVE, "", band, ratio, shown)
     try:
         tested = stats.equivalence(*evidence.pairs(control, base, quantity), margin=margin)
     except StatsError as error:
-        return Line(item, FINDING, INCONCLUSIVE, text(ratio), band, str(error), ratio=ratio)
+        return Line(item, FINDING, INCONCLUSIVE, text(ratio), band, str(error), shown, ratio)
     verdict = _VERDICTS.get(tested.verdict, INCONCLUSIVE)
     reason = tested.reason or ("" if verdict == REPRODUCED else _why(tested.verdict, margin))
-    return Line(item, FINDING, verdict, text(ratio), band, reason, "", ratio, tested)
+    return Line(item, FINDING, verdict, text(ratio), band, reason, shown, ratio, tested)
+
+
+def _published_ratio(block: tuple[str, str], name: str) -> str:
+    """The paper's ratio of means, control over base, or nothing where it has none."""
+    means = [
+        published.timing("bert_audit", configuration, *block, PUBLISHED_METRICS[name])
+        for configuration in ("inductor-control", "inductor")
+    ]
+    control, base = means
+    return f"{control.mean / base.mean:.3f}" if control and base else ""
 
 
 def _why(verdict: str, margin: float) -> str:

@@ -6,7 +6,9 @@ T_C; and the crossover itself, which the paper's machine alone can be compared w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
 from artifact.analysis import cost, published
@@ -27,7 +29,7 @@ from artifact.analysis.cost import (
     envelope,
     mean_line,
 )
-from artifact.analysis.evidence import Evidence
+from artifact.analysis.evidence import Evidence, Quantity
 from artifact.analysis.stats import PairedRatio
 
 KIND = FINDING
@@ -41,7 +43,7 @@ METHOD = "welch"
 PUBLISHED_DEVICE = "RTX 3050"
 PUBLISHED_N = 19_378
 
-ENVELOPE_BAND = f"envelope: {FIRST} first, {LAST} last (native boundary)"
+ENVELOPE_BAND = f"{FIRST} first on the envelope (least T_C), {LAST} last (least T_X), both resolved"
 
 
 def evaluate(evidence: Evidence) -> list[Line]:
@@ -72,30 +74,110 @@ def _lines(evidence: Evidence, names: Iterable[str]) -> dict[str, cost.Line]:
 def _envelope_line(evidence: Evidence) -> Line:
     segments = envelope(_lines(evidence, FOUR))
     words = ", ".join(f"{s.name} from n = {s.from_n:.0f}" for s in segments)
-    verdict, reason = _judge_envelope(evidence, [segment.name for segment in segments])
-    shown = f"{FIRST} to n = {PUBLISHED_N}, then {LAST}"
-    return Line(f"{' '.join(CELL)} envelope", FINDING, verdict, words, ENVELOPE_BAND, reason, shown)
-
-
-def _judge_envelope(evidence: Evidence, names: list[str]) -> tuple[str, str]:
-    """Each end of the envelope: the paper's configuration against the one that is there instead,
-    or against the other end where it is there itself. A ratio below 1 is the paper's order."""
-    if len(names) == 1:
-        return NOT_REPRODUCED, f"{names[0]} is cheapest for every n"
-    rivals = (names[0] if names[0] != FIRST else LAST, names[-1] if names[-1] != LAST else FIRST)
-    ends = (
-        _side(evidence.ratio((*CELL, FIRST), (*CELL, rivals[0]), fixed_cost_ms)),
-        _side(evidence.ratio((*CELL, LAST), (*CELL, rivals[1]), latency_ms)),
+    names = [segment.name for segment in segments]
+    verdict, reason, decisive = _judge_envelope(names, _duels(evidence))
+    return Line(
+        item=f"{' '.join(CELL)} envelope",
+        kind=FINDING,
+        verdict=verdict,
+        measured=f"{words}; {decisive.ratio_words}",
+        band=ENVELOPE_BAND,
+        reason=reason,
+        published=f"{FIRST} to n = {PUBLISHED_N}, then {LAST}",
+        ratio=None if isinstance(decisive.ratio, str) else decisive.ratio,
     )
-    if ends == ("above", "above") and rivals == (LAST, FIRST):
-        return NOT_REPRODUCED, "the reverse order, resolved"
-    if "above" in ends:
-        return NOT_REPRODUCED, f"{names[0]} is first and {names[-1]} last"
-    if ends == ("below", "below") and (names[0], names[-1]) == (FIRST, LAST):
-        return REPRODUCED, ""
-    orders = zip(("T_C", "T_X"), (FIRST, LAST), rivals, ends, strict=True)
-    open_ends = [f"{a} and {b} in {term}" for term, a, b, end in orders if end != "below"]
-    return INCONCLUSIVE, f"the order is open: {'; '.join(open_ends) or 'means and ratios differ'}"
+
+
+@dataclass(frozen=True)
+class _Duel:
+    """One end of the envelope: the predicate's configuration over one of the other three.
+
+    The lowest T_C of all is first on the envelope, the lowest T_X last; so a ratio below 1 is the
+    paper's order. `ratio` is words where there is none.
+    """
+
+    term: str
+    name: str
+    rival: str
+    ratio: PairedRatio | str
+
+    @property
+    def side(self) -> str:
+        return _side(self.ratio)
+
+    @property
+    def ratio_words(self) -> str:
+        told = f"r({self.term} {self.name} / {self.rival})"
+        if isinstance(self.ratio, str):
+            return f"no {told}: {self.ratio}"
+        return f"{told} = {self.ratio.ratio:.3f}"
+
+    @property
+    def words(self) -> str:
+        told = self.ratio_words
+        if isinstance(self.ratio, str):
+            return told
+        if self.ratio.low is None or self.ratio.high is None:
+            return f"{told}, no interval: {self.ratio.reason}"
+        told += f" [{self.ratio.low:.3f}, {self.ratio.high:.3f}]"
+        return f"{told}; {power(self.ratio)}" if self.side == "unresolved" else told
+
+
+def _duels(evidence: Evidence) -> list[_Duel]:
+    """XLA over every other in T_C (fold included), folded Inductor over every other in T_X."""
+    ends: tuple[tuple[str, str, Quantity], ...] = (
+        ("T_C", FIRST, fixed_cost_ms),
+        ("T_X", LAST, latency_ms),
+    )
+    return [
+        _Duel(term, name, rival, evidence.ratio((*CELL, name), (*CELL, rival), quantity))
+        for term, name, quantity in ends
+        for rival in FOUR
+        if rival != name
+    ]
+
+
+def _judge_envelope(names: list[str], duels: list[_Duel]) -> tuple[str, str, _Duel]:
+    """Verdict, reason and the duel that decides: reproduced when each end is resolved against
+    every other configuration, contradicted when one of them is resolved to be there instead."""
+    lost = [duel for duel in duels if duel.side == "above"]
+    if lost:
+        decisive = _nearest(lost)
+        reason = f"{_order(names, lost)}; {decisive.words}"
+        return NOT_REPRODUCED, reason, decisive
+    unresolved = [duel for duel in duels if duel.side == "unresolved"]
+    if unresolved:
+        nearest = [_nearest(d) for t in ("T_C", "T_X") if (d := _of_term(unresolved, t))]
+        reason = f"the order is open: {'; '.join(duel.words for duel in nearest)}"
+        return INCONCLUSIVE, reason, nearest[-1]
+    nearest = [_nearest(_of_term(duels, term)) for term in ("T_C", "T_X")]
+    decisive = max(nearest, key=_upper_end)
+    return REPRODUCED, f"nearest: {decisive.words}", decisive
+
+
+def _order(names: list[str], lost: list[_Duel]) -> str:
+    """What is there instead of the paper's order."""
+    pairs = {(duel.name, duel.rival) for duel in lost}
+    if {(FIRST, LAST), (LAST, FIRST)} <= pairs:
+        return "the reverse order, resolved"
+    if len(names) == 1:
+        return f"{names[0]} is cheapest for every n"
+    return f"{names[0]} is first and {names[-1]} last"
+
+
+def _of_term(duels: list[_Duel], term: str) -> list[_Duel]:
+    return [duel for duel in duels if duel.term == term]
+
+
+def _nearest(duels: list[_Duel]) -> _Duel:
+    """The duel that comes nearest to contradicting the paper's order, or does so most."""
+    return max(duels, key=_upper_end)
+
+
+def _upper_end(duel: _Duel) -> float:
+    if isinstance(duel.ratio, str):
+        return math.inf
+    return duel.ratio.ratio if duel.ratio.high is None else duel.ratio.high
 
 
 def _side(ratio: PairedRatio | str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from artifact.analysis import published
-from artifact.analysis.claims.line import INTEGRITY, Line, integrity, unmeasured
+from artifact.analysis.claims.line import INTEGRITY, Line, in_rounds, integrity
+from artifact.analysis.claims.stored_code import code_faults
 from artifact.analysis.evidence import Cell, Evidence
 from artifact.census import external_operations, hlo
 
@@ -48,37 +49,53 @@ def _tvm(evidence: Evidence, cell: Cell) -> Line:
 
 def _external_line(evidence: Evidence, cell: Cell, expected: int, backend: str) -> Line:
     """External call sites as every trial counted them; trials of one cell must agree."""
-    item, band = f"{' '.join(cell)} external", f"external units = {expected}"
-    shown = _published_external(cell, backend)
-    counted = {
-        t.record.spec.record_id: t.record.census.external
-        for t in evidence.trials(cell)
-        if t.record.census is not None
-    }
-    if not counted:
-        note = evidence.first(cell).census_note or "no census in the record"
-        return unmeasured(item, INTEGRITY, band, note, shown)
-    faults = [f"{name}: {n}" for name, n in counted.items() if n != expected]
-    measured = ", ".join(str(n) for n in sorted(set(counted.values())))
-    return integrity(item, faults, measured=measured, band=band, published=shown)
+    trials = evidence.trials(cell)
+    counted = {t.round: t.record.census.external for t in trials if t.record.census is not None}
+    faults = in_rounds(
+        (t.round, t.record.census_note or "no census in the record")
+        for t in trials
+        if t.record.census is None
+    )
+    faults += _others(counted, expected, "external units")
+    return integrity(
+        f"{' '.join(cell)} external",
+        faults,
+        measured=_values(counted),
+        band=f"external units = {expected}",
+        published=_published_external(cell, backend),
+    )
+
+
+def _others(counted: Mapping[int, int], expected: int, what: str) -> list[str]:
+    """The counts that are not the expected one, with the rounds in which they are."""
+    return in_rounds((number, f"{n} {what}") for number, n in counted.items() if n != expected)
+
+
+def _values(counted: Mapping[int, int]) -> str:
+    return ", ".join(str(n) for n in sorted(set(counted.values())))
 
 
 def _xla(evidence: Evidence, cell: Cell) -> Line:
-    """Library-backed convolutions, from the stored text: one library fusion can hold several.
+    """Library-backed convolutions, from every stored text: one library fusion can hold several.
 
     On a CPU they are `convolution` instructions and library fusions; no custom call need appear.
     """
     expected = CONVOLUTIONS[_architecture(evidence, cell)]
-    item, band = f"{' '.join(cell)} convolutions", f"library-backed convolutions = {expected}"
-    shown, texts = _published_external(cell, "xla"), evidence.code(cell)
-    if not texts:
-        return unmeasured(item, INTEGRITY, band, "no generated code is stored", shown)
-    try:
-        found = library_convolutions(texts)
-    except ValueError as error:
-        return unmeasured(item, INTEGRITY, band, f"not counted: {error}", shown)
-    faults = [] if found == expected else [f"{found} library-backed convolutions"]
-    return integrity(item, faults, measured=str(found), band=band, published=shown)
+    faults, counted = code_faults(evidence, cell), dict[int, int]()
+    for trial in evidence.trials(cell):
+        texts = trial.read_code()
+        try:
+            if texts:
+                counted[trial.round] = library_convolutions(texts)
+        except ValueError as error:
+            faults += in_rounds([(trial.round, f"not counted: {error}")])
+    return integrity(
+        f"{' '.join(cell)} convolutions",
+        faults + _others(counted, expected, "library-backed convolutions"),
+        measured=_values(counted),
+        band=f"library-backed convolutions = {expected}",
+        published=_published_external(cell, "xla"),
+    )
 
 
 def library_convolutions(texts: Mapping[str, str]) -> int:

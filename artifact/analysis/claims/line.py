@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from artifact.analysis.stats import Equivalence, PairedRatio
@@ -24,7 +25,8 @@ FINDING_WORDS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, NOT_COMPARABLE, NOT_M
 class Line:
     """What one claim says of one item (a cell, a pair of cells, a check).
 
-    `band` is the predicate in words; `ratio` is there when the line rests on a paired ratio.
+    `band` is the predicate in words; `ratio` is there when the line rests on a paired ratio;
+    `blocks` are the (model, input) pairs of a line over several, which `item` does not name.
     """
 
     item: str
@@ -36,6 +38,7 @@ class Line:
     published: str = ""
     ratio: PairedRatio | None = None
     equivalence: Equivalence | None = None
+    blocks: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         words = INTEGRITY_WORDS if self.kind == INTEGRITY else FINDING_WORDS
@@ -67,6 +70,18 @@ def integrity(
     return Line(item, INTEGRITY, verdict, measured, band, "; ".join(faults), published)
 
 
-def unmeasured(item: str, kind: str, band: str, reason: str, published: str = "") -> Line:
-    """A line for something that was planned for or needed, and is not there."""
-    return Line(item, kind, NOT_MEASURED, "", band, reason, published)
+def in_rounds(found: Iterable[tuple[int, str]]) -> list[str]:
+    """Each fault once, with the rounds of the trials that have it: "22 calls (rounds 2, 3)"."""
+    rounds: dict[str, list[int]] = {}
+    for number, fault in found:
+        rounds.setdefault(fault, []).append(number)
+    return [
+        f"{fault} (round{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
+        for fault, numbers in rounds.items()
+    ]
+
+
+def span(values: Iterable[float], form: str = "d") -> str:
+    """The value that all trials have, or the smallest and the largest: "21", "20 to 21"."""
+    words = [format(value, form) for value in sorted(values)]
+    return words[0] if words[0] == words[-1] else f"{words[0]} to {words[-1]}"

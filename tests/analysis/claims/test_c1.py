@@ -50,6 +50,11 @@ def _spec(**fields):
         (_cold(directories={"TMPDIR": 3}), "cold", "TMPDIR held 3 entries"),
         (_cold(counters={"inductor.fxgraph_cache_hit": 2}), "cold", "fxgraph_cache_hit is 2"),
         (_cold(counters={"cache_hits": 1}), "cold", "cache_hits is 1"),
+        (_cold(directories={}), "cold", "no cache folder was looked at"),
+        (_cold(counters={}), "cold", "no counter was read"),
+        (_cold(compiled_graphs=0), "cold", "0 graphs compiled, expected 1"),
+        (_cold(compiled_graphs=2), "cold", "2 graphs compiled, expected 1"),
+        (_identity(process_id=""), "trials", "xla.b1.a1: no process id"),
         (_identity(boot_id="later"), "pooling", "r1.resnet18.1x3x224x224: 2 boots"),
         (_identity(lock_hash="older"), "pooling", "lock_hash of xla differs: lock-xla, older"),
         (_identity(code_hash="older"), "pooling", "code_hash differs: code, older"),
@@ -81,6 +86,43 @@ def test_one_container_for_two_trials_of_a_cell(lines) -> None:
 def test_a_process_id_may_come_back_after_another_start(lines) -> None:
     engine = changed(fabricated.campaign(), _identity(engine="process", process_id="17"))
     assert lines("C1", engine)["trials"].verdict == "holds"
+
+
+def test_what_a_stack_does_not_count_is_not_asked_for(lines) -> None:
+    """TVM counts nothing; eager compiles no graph, and its folders are looked at all the same."""
+    campaign = fabricated.campaign()
+    proofs = {r.spec.stack: r.cold for r in campaign.records}
+    assert proofs["tvm"].counters == proofs["eager"].counters == {}
+    assert proofs["eager"].compiled_graphs == 0
+    assert lines("C1", campaign)["cold"].verdict == "holds"
+    blind = changed(campaign, _cold(directories={}), (*R18, "eager"))
+    assert lines("C1", blind)["cold"].verdict == "fails"
+
+
+@pytest.mark.parametrize("role", ["measured", "priming"])
+def test_one_container_for_two_attempts_of_different_cells(lines, role: str) -> None:
+    """Also for one that is in no estimate: a primed process would not be cold."""
+    campaign = fabricated.campaign()
+    one = next(r for r in campaign.records if r.spec.configuration == "tvm")
+    spec = replace(one.spec, role=role, round=0, trial_id="priming.resnet.tvm")
+    twin = replace(one, spec=spec if role == "priming" else one.spec)
+    others = [r for r in campaign.records if r is not one]
+    first = replace(others[0], identity=replace(others[0].identity, process_id="same"))
+    twin = replace(twin, identity=replace(twin.identity, process_id="same"))
+    kept = [one] if role == "priming" else []
+    both = replace(campaign, records=(first, *others[1:], *kept, twin))
+    line = lines("C1", both)["trials"]
+    assert (line.verdict, line.reason) == ("fails", "process id same used twice")
+
+
+def test_records_that_no_checksum_vouches_for_are_counted_and_named(lines) -> None:
+    names = ("records/a.json", "records/b.json", "code/a.x.xz", "code/b.x.xz")
+    line = lines("C1", replace(fabricated.campaign(), unlisted=names))["files"]
+    assert (line.verdict, line.measured) == ("fails", "93 of 95 records verified")
+    assert line.reason == (
+        "93 of 95 records verified, no checksum of records/a.json, records/b.json, code/a.x.xz "
+        "and 1 more"
+    )
 
 
 def test_every_fault_is_listed_not_only_the_first(lines) -> None:

@@ -26,12 +26,30 @@ def _audit(value):
         ({"sites": 25, "legal": False, "unmatched": 0}, "fails", "legal is False"),
         ({"legal": 0, "unmatched": 0}, "fails", "sites is None"),
         ("0 of 25", "fails", "the audit is no object"),
-        (None, "not measured", "no trial stored an audit"),
+        (None, "fails", "r1.bert.1x64.inductor-control.b1.a1: no audit is stored"),
     ],
 )
 def test_the_audit(lines, audit, verdict: str, word: str) -> None:
     line = lines("C6", changed(fabricated.campaign(), _audit(audit), CONTROL))[f"{ITEM} audit"]
     assert line.verdict == verdict and word in line.reason
+
+
+def test_every_control_trial_needs_its_own_audit(lines) -> None:
+    def once(record):
+        return replace(record, facts={}) if record.spec.round == 2 else record
+
+    line = lines("C6", changed(fabricated.campaign(), once, CONTROL))[f"{ITEM} audit"]
+    assert line.reason == "r2.bert.1x64.inductor-control.b1.a1: no audit is stored"
+    assert (line.verdict, line.measured) == ("fails", "0 legal of 25, 0 unmatched")
+
+
+def test_the_published_values_are_shown(lines) -> None:
+    found = lines("C6", fabricated.campaign())
+    shown = {item.removeprefix(f"{ITEM} "): line.published for item, line in found.items()}
+    # 9372.677591 / 9421.895557 ms and 3.398809 / 3.334578 ms
+    assert shown == {"audit": "0 of 25", "code": "", "T_C": "0.995", "T_X": "1.019"}
+    small = lines("C6", fabricated.campaign(profile="smoke"))
+    assert {line.published for line in small.values()} == {""}
 
 
 def test_a_two_layer_bert_has_five_sites(lines) -> None:
@@ -64,9 +82,17 @@ def test_one_code_copy_a_cell_is_enough(lines) -> None:
     assert line.verdict == "holds" and line.measured.startswith("1 of 1 equal")
 
 
-def test_no_code_is_not_measured(lines) -> None:
+def test_no_code_fails(lines) -> None:
     blind = replace(fabricated.campaign(), read_code=lambda record: {})
-    assert lines("C6", blind)[f"{ITEM} code"].verdict == "not measured"
+    line = lines("C6", blind)[f"{ITEM} code"]
+    words = "inductor: no generated code is stored; inductor-control: no generated code is stored"
+    assert (line.verdict, line.reason) == ("fails", words)
+
+    def once(record):
+        return replace(record, code_files=()) if record.spec.round == 2 else record
+
+    line = lines("C6", changed(fabricated.campaign(), once, CONTROL))[f"{ITEM} code"]
+    assert line.reason == "inductor-control: no generated code is named (round 2)"
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,12 @@ def test_c4_no_cell_is_slowed_and_one_has_no_larger_effect_on_t_c(lines, paper) 
 def test_c7_the_envelope_and_the_crossover_of_the_paper(lines, paper) -> None:
     found = lines("C7", paper)
     envelope = found["resnet18 1x3x224x224 envelope"]
-    assert envelope.verdict == "reproduced"
-    assert envelope.measured == "xla from n = 0, inductor-fold from n = 19380"
+    # XLA is first, resolved; five processes do not tell folded from unfolded Inductor in T_X.
+    assert envelope.verdict == "inconclusive"
+    assert envelope.reason.startswith(
+        "the order is open: r(T_X inductor-fold / inductor) = 0.991 ["
+    )
+    assert envelope.measured.startswith("xla from n = 0, inductor-fold from n = 19380; r(T_X ")
     crossover = found["resnet18 1x3x224x224 crossover"]
     assert crossover.verdict == "reproduced"
     assert crossover.measured.endswith("bounded: 16073.1 <= n <= 24319.0")
