@@ -20,6 +20,8 @@ FIRST ?= xla
 SECOND ?= inductor-fold
 REF ?=
 OUT ?=
+STRICT ?=
+PROPOSE ?=
 export DOCKER
 
 here := $(CURDIR)
@@ -40,7 +42,7 @@ draw_options := --from "$(FROM)" --profile "$(PROFILE)" --engine "$(ENGINE)" --d
 help: ## this text
 	@grep -hE '^[a-z].*## ' "$(here)/Makefile" | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo "figures: $(figures)   tables: $(tables)"
-	@echo "variables: PROFILE=smoke|cpu|paper|cpu-paper ENGINE=docker|process NAME=... RESUME=1 ISA=avx2|native PRECISION=fp32|tf32 FROM=measured|reference|published"
+	@echo "variables: PROFILE=smoke|cpu|folds|paper|cpu-paper ENGINE=docker|process NAME=... RESUME=1 ISA=avx2|native PRECISION=fp32|tf32 FROM=measured|reference|published"
 
 setup: ## make the host environment (.host) from its hash-locked requirements
 	@cd "$(here)" && ./docker/host/setup.sh run
@@ -80,8 +82,9 @@ $(figures): setup
 $(tables): setup
 	@$(only_profile)cd "$(here)" && $(artifact) table $@ $(draw_options)
 
-check: setup ## judge the claims on a campaign (NAME=...)
-	@cd "$(here)" && $(artifact) check $(if $(NAME),--name "$(NAME)")
+check: setup ## judge the claims on a campaign (NAME=..., STRICT=1, REF=folder, PROPOSE=1)
+	@cd "$(here)" && $(artifact) check $(if $(NAME),--name "$(NAME)") $(if $(STRICT),--strict) \
+	  $(if $(REF),--reference "$(REF)") $(if $(PROPOSE),--propose)
 
 bench: setup ## the speed table of the documents
 	@cd "$(here)" && $(artifact) bench

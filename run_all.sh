@@ -10,7 +10,7 @@ usage: ./run_all.sh [--profile P] [--engine E] [--device D] [--name N] [--resume
 Sets up the host environment, builds the images that are missing, measures the profile in fresh
 containers, and ends with a summary and the verdicts. Results: results/<name>/.
 
-  --profile P   smoke (10 min), cpu (100 min on 2 cores), paper (CUDA, hours), cpu-paper, auto
+  --profile P   smoke, cpu, folds, paper (CUDA, hours), cpu-paper (many hours), auto
   --engine E    docker, process (no Docker: virtual environments), auto
   --device D    cpu, cuda, auto
   --name N      folder below results/ (default: the profile's name)

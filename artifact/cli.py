@@ -147,9 +147,13 @@ def check(
     measured: Annotated[Path | None, typer.Option(help="A campaign, or a bare file.")] = None,
     reference: Annotated[Path | None, typer.Option(help="A campaign or machine class.")] = None,
     propose: Annotated[bool, typer.Option(help="Write the expected file this would give.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this block, like resnet18:1x3x224x224.")
+    ] = None,
 ) -> None:
     """Judge every claim on a campaign: verdict.md, verdict.json, exit code 0, 1 or 2."""
     from artifact.host import judge
+    from artifact.host import reproduce as path
 
     raise typer.Exit(
         judge.check(
@@ -160,6 +164,7 @@ def check(
             measured_file=measured,
             reference=reference,
             propose=propose,
+            only=path.blocks_named(only) if only else None,
             say=typer.echo,
         )
     )

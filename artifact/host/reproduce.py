@@ -278,7 +278,9 @@ def one_figure(
         measured = reproduce(dataclasses.replace(wish, only=blocks, resume=True), say)
     drawn = draw(name, source, results=wish.results, campaign=folder.name, out=out, say=say)
     shown = {(model, shape) for model, shape, _ in described.grid.cells(study, profile)}
-    judged = judge.check(measured_file=folder, results=wish.results, say=say, only=shown)
+    judged = judge.check(
+        measured_file=folder, results=wish.results, say=say, only=shown, label=name
+    )
     return max(measured, drawn, judged)
 
 
