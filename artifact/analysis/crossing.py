@@ -1,8 +1,9 @@
 """Where two measured cumulative curves cross, against the set that their lines predict.
 
 CLAIMS, crossover set: run 2 n_hat executions of both configurations and see whether the measured
-curves cross inside the set. A curve is T_C (native, fold included) and then every warm-up and
-execution of one trial, in order; n counts them. All times are ms.
+curves cross inside the set. A curve is T_C (native, fold included), then the first call's own
+execution (n = 1, as in `fit`), every warm-up and every execution of one trial, in order; n counts
+them. All times are ms.
 """
 
 from __future__ import annotations
@@ -25,9 +26,6 @@ from artifact.analysis.cost import (
 
 METHOD = "welch"
 BOUNDARY = "native"
-
-#: Regimes in which two lines cross.
-CROSSING_REGIMES = ("first-then-second", "second-then-first")
 
 MEAN = "mean"
 
@@ -149,7 +147,7 @@ def order_words(regime: str, first: str, second: str) -> str:
 
 
 def curve(round_number: int, fixed_ms: float, execution_ms: Sequence[float]) -> Curve:
-    """The curve of one trial; `execution_ms` holds its warm-ups, then its executions.
+    """The curve of one trial; `execution_ms`: first call's own execution, warm-ups, executions.
 
     A time that is not finite, an execution that is not positive, or none at all raises
     `CrossingError`. T_C may lie a little below zero (see `ProcessPoint`).

@@ -7,10 +7,9 @@ too, but only as what they are: a description of the spread within a process.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeVar
 
 from artifact.analysis.cost import Line, ProcessPoint
 from artifact.analysis.stats import Interval, StatsError, process_interval
@@ -18,8 +17,6 @@ from artifact.records import BOUNDARIES, Record
 
 #: Boundaries whose T_C leaves the fold out, so that a fixed cost must add it (DESIGN: a trial).
 BOUNDARIES_WITHOUT_FOLD = ("native",)
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,10 @@ class ProcessValues:
         """The fixed cost less the one-time work of the C++ tool chain."""
         return self.fixed_cost_ms(boundary) - self.toolchain_ms
 
+    def compile_cost_without_toolchain_ms(self, boundary: str) -> float:
+        """T_C less the one-time work of the C++ tool chain; `native` still leaves the fold out."""
+        return self._cost_ms(boundary) - self.toolchain_ms
+
     def point(self, boundary: str) -> ProcessPoint:
         """This process as a point of the cost model."""
         return ProcessPoint(self.round, self.fixed_cost_ms(boundary), self.latency_ms)
@@ -92,11 +93,12 @@ class WithinProcess:
 class Metrics:
     """Intervals of one cell over some of its processes, in ms; keys are boundaries.
 
-    `compile_cost_ms` is T_C, `fixed_cost_ms` T_C with the fold in it once, and
-    `fixed_cost_without_toolchain_ms` that less the tool chain's one-time work.
+    `compile_cost_ms` is T_C and `fixed_cost_ms` T_C with the fold in it once; each is also
+    given less the one-time work of the tool chain (`*_without_toolchain_ms`).
     """
 
     compile_cost_ms: Mapping[str, Interval]
+    compile_cost_without_toolchain_ms: Mapping[str, Interval]
     fixed_cost_ms: Mapping[str, Interval]
     fixed_cost_without_toolchain_ms: Mapping[str, Interval]
     toolchain_ms: Interval
@@ -107,11 +109,6 @@ class Metrics:
     def line(self, boundary: str) -> Line:
         """The cost line through the means; it starts at zero where noise put T_C below."""
         return Line(max(0.0, self.fixed_cost_ms[boundary].mean), self.latency_ms.mean)
-
-    def line_without_toolchain(self, boundary: str) -> Line:
-        """The cost line of a machine whose tool chain is already warm."""
-        fixed = self.fixed_cost_without_toolchain_ms[boundary].mean
-        return Line(max(0.0, fixed), self.latency_ms.mean)
 
 
 @dataclass(frozen=True)
@@ -163,27 +160,6 @@ def estimate_cell(processes: Sequence[ProcessValues], level: float = 0.95) -> Ce
     return CellEstimate(len(ordered), noisy, over_all, over_quiet, points, reason)
 
 
-def estimate_cells(
-    groups: Mapping[Key, Sequence[ProcessValues]], level: float = 0.95
-) -> dict[Key, CellEstimate]:
-    """`estimate_cell` for every group; a fault names the cell."""
-    estimates = {}
-    for key, processes in groups.items():
-        try:
-            estimates[key] = estimate_cell(processes, level)
-        except StatsError as error:
-            raise StatsError(f"{key}: {error}") from error
-    return estimates
-
-
-def group(values: Iterable[tuple[Key, ProcessValues]]) -> dict[Key, list[ProcessValues]]:
-    """Collect (cell, process) pairs by cell, in order of first appearance."""
-    groups: dict[Key, list[ProcessValues]] = {}
-    for key, process in values:
-        groups.setdefault(key, []).append(process)
-    return groups
-
-
 def percentile(ordered: Sequence[float], fraction: float) -> float:
     """Percentile of sorted values, linear between order statistics (numpy's default)."""
     position = fraction * (len(ordered) - 1)
@@ -215,6 +191,10 @@ def _metrics(
     return Metrics(
         compile_cost_ms={
             b: interval([p.compile_cost_ms[b] for p in processes]) for b in boundaries
+        },
+        compile_cost_without_toolchain_ms={
+            b: interval([p.compile_cost_without_toolchain_ms(b) for p in processes])
+            for b in boundaries
         },
         fixed_cost_ms={b: interval([p.fixed_cost_ms(b) for p in processes]) for b in boundaries},
         fixed_cost_without_toolchain_ms={

@@ -74,11 +74,18 @@ def goodness_of_fit(
 def fit_of_record(record: Record) -> Fit:
     """`goodness_of_fit` of one record in the paper's own window (boundary `native`)."""
     compile_cost_ms = record.compile_cost_ms("native")
-    if record.native is None or record.native.subtract_latency:
-        first_ms = compile_cost_ms + record.latency_ms
-    else:
-        first_ms = compile_cost_ms + record.phase_ms("first_call")
+    first_ms = compile_cost_ms + first_execution_ms(record)
     return goodness_of_fit(compile_cost_ms, first_ms, record.warmup_ms, record.execution_ms)
+
+
+def first_execution_ms(record: Record) -> float:
+    """What the first call's own execution (n = 1) adds to T_C within the paper's window, in ms.
+
+    T_X where T_C is T_first - T_X; else (TVM) all of the first call: the window ends before it.
+    """
+    if record.native is None or record.native.subtract_latency:
+        return record.latency_ms
+    return record.phase_ms("first_call")
 
 
 def settling(execution_ms: Sequence[float]) -> tuple[float | None, bool, str | None]:

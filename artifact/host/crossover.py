@@ -37,6 +37,7 @@ from artifact.analysis.evidence import (
     mixtures,
     read_campaign,
 )
+from artifact.analysis.fit import first_execution_ms
 from artifact.analysis.stats import StatsError
 from artifact.errors import UserError
 from artifact.host import bundles, machine
@@ -302,7 +303,7 @@ def _announcement(look: Look) -> Iterator[str]:
         f"about {look.minutes:.1f} min, without building images"
     )
     warmups = next(iter(look.prepared.plan.trials())).warmups
-    if look.executions + warmups < found.n:
+    if 1 + warmups + look.executions < found.n:
         yield f"{look.executions} executions end before the predicted n: it will not be seen"
 
 
@@ -354,12 +355,19 @@ def _compare(look: Look) -> tuple[list[RoundRow], list[str]]:
 
 
 def _curves(evidence: Evidence, cell: Cell) -> list[Curve]:
-    """T_C (native, fold included), then every warm-up and execution, of each usable trial."""
+    """T_C (native, fold included), then every execution from n = 1 on, of each usable trial.
+
+    The first call's own execution is n = 1, as in `fit`; the warm-ups follow.
+    """
     return [
         curve(
             trial.round,
             process.fixed_cost_ms(BOUNDARY),
-            (*trial.record.warmup_ms, *trial.record.execution_ms),
+            (
+                first_execution_ms(trial.record),
+                *trial.record.warmup_ms,
+                *trial.record.execution_ms,
+            ),
         )
         for trial, process in zip(evidence.trials(cell), evidence.processes(cell), strict=True)
     ]

@@ -47,7 +47,8 @@ def test_the_fold_is_in_every_fixed_cost_exactly_once() -> None:
     }
     assert metrics.fixed_cost_without_toolchain_ms["native"].mean == 69.0
     assert metrics.line("native") == Line(109.0, pytest.approx(2.2))
-    assert metrics.line_without_toolchain("aligned") == Line(92.0, pytest.approx(2.2))
+    assert metrics.compile_cost_without_toolchain_ms["native"].mean == 62.0
+    assert metrics.compile_cost_without_toolchain_ms["process"].mean == 462.0
 
 
 def test_intervals_are_over_processes_and_not_over_executions() -> None:
@@ -139,11 +140,9 @@ def test_eager_may_have_a_first_call_below_its_mean_and_its_line_starts_at_zero(
         ([_process(1), _process(2, compile_cost_ms={"native": 1.0})], "other boundaries"),
     ],
 )
-def test_groups_that_are_no_cell_are_refused_by_cell_name(
-    processes: list[ProcessValues], word: str
-) -> None:
-    with pytest.raises(StatsError, match=f"resnet18.*{word}"):
-        estimates.estimate_cells({"resnet18": processes})
+def test_processes_that_are_no_cell_are_refused(processes: list[ProcessValues], word: str) -> None:
+    with pytest.raises(StatsError, match=word):
+        estimates.estimate_cell(processes)
 
 
 def test_an_unknown_boundary_names_the_known_ones() -> None:
@@ -152,14 +151,14 @@ def test_an_unknown_boundary_names_the_known_ones() -> None:
 
 
 def _seconds_to_estimate(count: int) -> float:
-    values = [
-        (f"cell{i // 5}", _process(i % 5, executions_ms=tuple(1.0 + j / 50 for j in range(50))))
-        for i in range(count)
+    executions_ms = tuple(1.0 + j / 50 for j in range(50))
+    cells = [
+        [_process(i, executions_ms=executions_ms) for i in range(5)] for _ in range(count // 5)
     ]
     gc.collect()
     gc.freeze()  # the collector would also walk what other tests left behind
     start = time.process_time()
-    found = estimates.estimate_cells(estimates.group(values))
+    found = [estimates.estimate_cell(processes) for processes in cells]
     elapsed = time.process_time() - start
     gc.unfreeze()
     assert len(found) == count // 5

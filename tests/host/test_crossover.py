@@ -18,6 +18,7 @@ from fabricated import changed, scaled, write
 
 from artifact.analysis import reference
 from artifact.analysis.evidence import evidence_of
+from artifact.analysis.fit import fit_of_record
 from artifact.cli import app
 from artifact.errors import UserError
 from artifact.host import crossover
@@ -120,10 +121,10 @@ def test_twice_n_and_never_less_than_the_protocol(look, results) -> None:
     assert all(len(block.trials) == 2 for block in plan.blocks)
 
 
-def test_executions_may_be_given_and_warm_ups_count(look, results) -> None:
+def test_executions_may_be_given_and_first_call_and_warm_ups_count(look, results) -> None:
     look(executions=70)
     assert {t.executions for t in Store(results / FOLDER).plan().trials()} == {70}
-    assert {row["executions"] for row in _rows(results)} == {"80"}
+    assert {row["executions"] for row in _rows(results)} == {"81"}
 
 
 def test_a_crossing_elsewhere_is_said_to_be_outside(look, results, said) -> None:
@@ -250,8 +251,24 @@ def test_the_time_of_the_fold_is_part_of_the_measured_curve() -> None:
     )
     native_ms = trial.record.compile_cost_ms("native")
     assert made.totals_ms[0] == pytest.approx(native_ms + fabricated.FOLD_MS)
-    assert made.totals_ms[1] - made.totals_ms[0] == pytest.approx(trial.record.warmup_ms[0])
-    assert len(made.totals_ms) == 1 + 10 + 50
+    # n = 1 is the first call: T_C is T_first - T_X here, so its own execution took T_X.
+    assert made.totals_ms[1] - made.totals_ms[0] == pytest.approx(trial.record.latency_ms)
+    assert made.totals_ms[2] - made.totals_ms[1] == pytest.approx(trial.record.warmup_ms[0])
+    assert len(made.totals_ms) == 1 + 1 + 10 + 50
+
+
+def test_curve_and_goodness_of_fit_see_the_same_series() -> None:
+    """n = 1 is the first call in both: the largest error of the fit is that of the curve."""
+    full = evidence_of(fabricated.campaign(1))
+    cell = ("resnet18", "1x3x224x224", "xla")
+    trial, made = full.trials(cell)[0], crossover._curves(full, cell)[0]
+    found = fit_of_record(trial.record)
+    fixed_ms, latency_ms = trial.record.compile_cost_ms("native"), trial.record.latency_ms
+    errors = [
+        abs(fixed_ms + n * latency_ms - total) / total for n, total in enumerate(made.totals_ms)
+    ]
+    assert max(errors[1:]) == pytest.approx(found.largest_relative_error)
+    assert errors.index(max(errors[1:])) == found.worst_n
 
 
 def test_without_own_records_the_shipped_reference_predicts(tmp_path, said, monkeypatch) -> None:
