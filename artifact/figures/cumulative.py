@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from artifact.analysis.cost import (
     CrossoverSet,
     Line,
+    ProcessPoint,
     Segment,
+    cheapest_share,
     crossover_set,
     envelope,
     envelope_band,
@@ -42,6 +44,9 @@ class CostRow:
     `what`: "total" (T(n) of a configuration: line through the means, t interval over the processes'
     own totals), "envelope" (the cheapest at n; interval: resampled, descriptive), "crossover" (n
     with its 95 % set from `low_n` to `high_n`, empty `high_n` without end) or "absent".
+    `cheapest_share` is the share of resampled lines in which the configuration is cheapest at n;
+    descriptive, no probability. `binding` says whether the compiler knew the weights (frozen or
+    runtime); of a crossover both where they differ.
     """
 
     source: str
@@ -55,9 +60,11 @@ class CostRow:
     low_ms: float | None = None
     high_ms: float | None = None
     ratio_to_cheapest: float | None = None
+    cheapest_share: float | None = None
     low_n: float | None = None
     high_n: float | None = None
     processes: int | None = None
+    binding: str = ""
     note: str = ""
 
 
@@ -72,7 +79,7 @@ def cost_rows(
 ) -> list[CostRow]:
     """All rows of one block, up to `until_n` executions (default: `last_n` of the block).
 
-    `band` adds the envelope with its resampled band.
+    `band` adds the envelope with its resampled band, and the shares of resampled lines.
     """
     views = _views(source, block, configurations)
     maker = _Maker(source.label, *block, boundary)
@@ -86,10 +93,12 @@ def cost_rows(
     lines = {name: view.line(boundary) for name, view in views.items()}
     segments = envelope(lines)
     grid = _grid(segments, until_n or _last_n(segments))
+    resampled = _resampled(views, boundary) if band else {}
+    shares = cheapest_share(resampled, grid).shares if resampled else {}
     for name, view in views.items():
-        made += maker.totals(name, view, lines, grid)
+        made += maker.totals(name, view, lines, grid, shares.get(name))
     if band:
-        made += maker.envelope(views, lines, grid)
+        made += maker.envelope(resampled, lines, grid)
     made += [maker.crossover(views, *pair) for pair in pairwise(segments)]
     return made
 
@@ -103,6 +112,12 @@ def last_n(source: Source, block: Block, configurations: Sequence[str], boundary
 def _views(source: Source, block: Block, configurations: Sequence[str]) -> dict[str, View]:
     views = {name: source.view((*block, name)) for name in configurations}
     return {name: view for name, view in views.items() if view is not None}
+
+
+def _resampled(views: Mapping[str, View], boundary: str) -> dict[str, tuple[ProcessPoint, ...]]:
+    """The processes to resample; none where a configuration has one only."""
+    points = {name: view.points(boundary) for name, view in views.items()}
+    return points if all(len(processes) > 1 for processes in points.values()) else {}
 
 
 def _last_n(segments: Sequence[Segment]) -> float:
@@ -137,11 +152,16 @@ class _Maker:
         )
 
     def totals(
-        self, name: str, view: View, lines: Mapping[str, Line], grid: Iterable[float]
+        self,
+        name: str,
+        view: View,
+        lines: Mapping[str, Line],
+        grid: Sequence[float],
+        shares: Sequence[float] | None,
     ) -> list[CostRow]:
         made = []
         points = view.points(self.boundary)
-        for n in grid:
+        for i, n in enumerate(grid):
             total = lines[name].total_ms(n)
             spread: Interval | None = None
             if points:
@@ -155,17 +175,20 @@ class _Maker:
                     low_ms=spread.low if spread else None,
                     high_ms=spread.high if spread else None,
                     ratio_to_cheapest=total / min(line.total_ms(n) for line in lines.values()),
+                    cheapest_share=shares[i] if shares else None,
                     processes=view.n,
+                    binding=view.binding,
                 )
             )
         return made
 
     def envelope(
-        self, views: Mapping[str, View], lines: Mapping[str, Line], grid: Sequence[float]
+        self,
+        resampled: Mapping[str, Sequence[ProcessPoint]],
+        lines: Mapping[str, Line],
+        grid: Sequence[float],
     ) -> list[CostRow]:
-        points = {name: view.points(self.boundary) for name, view in views.items()}
-        enough = all(len(processes) > 1 for processes in points.values())
-        found = envelope_band(points, grid) if enough else None
+        found = envelope_band(resampled, grid) if resampled else None
         made = []
         for i, n in enumerate(grid):
             cheapest = min(sorted(lines), key=lambda name: lines[name].total_ms(n))
@@ -190,6 +213,7 @@ class _Maker:
             METHOD,
         )
         low, high = _around(found, n)
+        bindings = dict.fromkeys((views[left.name].binding, views[right.name].binding))
         return self.row(
             CROSSOVER,
             f"{left.name} -> {right.name}",
@@ -197,6 +221,7 @@ class _Maker:
             total_ms=views[left.name].line(self.boundary).total_ms(n),
             low_n=low,
             high_n=high,
+            binding=" -> ".join(bindings),
             note=f"95 % set ({METHOD}) {found.words}",
         )
 
@@ -298,6 +323,8 @@ def draw_ratios(axes: Axes, rows: Sequence[CostRow], top: float = 2.0) -> None:
 def mark_crossovers(axes: Axes, rows: Sequence[CostRow], *, words: bool) -> None:
     """A line at each crossover, its 95 % set shaded; `words` adds n beside the line."""
     right_end = max((row.n for row in rows if row.what == TOTAL and row.n), default=1.0)
+    marked = 0
+    crossings = [row.n for row in rows if row.what == CROSSOVER and row.n is not None]
     for row in rows:
         if row.what != CROSSOVER or row.n is None or not 1 <= row.n <= right_end:
             continue
@@ -306,17 +333,25 @@ def mark_crossovers(axes: Axes, rows: Sequence[CostRow], *, words: bool) -> None
             high = right_end if row.high_n is None else min(row.high_n, right_end)
             axes.axvspan(max(row.low_n, 1.0), high, color=style.BLACK, alpha=0.10, linewidth=0)
         if words:
-            right = math.log(row.n) > 0.5 * math.log(right_end)
+            left = _label_is_left(row.n, crossings, right_end)
             axes.annotate(
                 f"n = {style.executions(row.n)}",
                 (row.n, 0.04),
                 xycoords=axes.get_xaxis_transform(),
-                xytext=(-4 if right else 4, 0),
+                # Each on a line of its own: crossovers may lie close together.
+                xytext=(-4 if left else 4, 9 * marked),
                 textcoords="offset points",
-                ha="right" if right else "left",
+                ha="right" if left else "left",
                 va="bottom",
                 fontsize=style.SMALL_POINTS,
             )
+            marked += 1
+
+
+def _label_is_left(n: float, crossings: Sequence[float], right_end: float) -> bool:
+    """Whether the words stand before their line: no room, or another line, lies behind it."""
+    place = math.log(n) / math.log(right_end)
+    return place > 0.8 or (place > 0.25 and n < max(crossings))
 
 
 def crossover_words(rows: Sequence[CostRow]) -> list[str]:
@@ -338,6 +373,13 @@ def _set_words(row: CostRow) -> str:
     if row.high_n is None:
         return f"95 % set from {low} on, without end"
     return f"95 % set {low} to {style.executions(row.high_n)}"
+
+
+def contract_words(rows: Sequence[CostRow]) -> list[str]:
+    """One line a difference: the blocks whose curves bind the weights differently."""
+    return style.contract_lines(
+        (row.model, row.input, row.configuration, row.binding) for row in rows if row.what == TOTAL
+    )
 
 
 def absent_words(rows: Sequence[CostRow]) -> list[str]:

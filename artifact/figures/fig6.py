@@ -58,7 +58,7 @@ class PhaseRow:
     """One part of one configuration's bar, mean over processes; `part` "sum" is the whole bar.
 
     `native` says whether the paper's window holds the part. `low_ms` and `high_ms` are the ends of
-    the 95 % interval.
+    the 95 % interval. `binding`: whether the compiler knew the weights (frozen or runtime).
     """
 
     source: str
@@ -72,6 +72,7 @@ class PhaseRow:
     native: bool
     processes: int
     note: str
+    binding: str = ""
 
 
 ROW = PhaseRow
@@ -116,6 +117,7 @@ def _row(cell: tuple[str, str, str, str], view: View, part: str) -> PhaseRow:
         part in window,
         view.n,
         "" if interval.mean else "none",
+        view.binding,
     )
 
 
@@ -165,7 +167,10 @@ def draw(rows: Sequence[PhaseRow]) -> Figure:
         for row in rows
         if (row.model, row.input) not in drawn
     )
-    style.note(figure, "\n".join([*missing, rows[0].source]))
+    differing = style.contract_lines(
+        (row.model, row.input, row.configuration, row.binding) for row in rows if _is_bar(row)
+    )
+    style.note(figure, "\n".join([*missing, *differing, rows[0].source]))
     if not drawn:
         return figure
     panels = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=[c + 0.4 for c in counts])

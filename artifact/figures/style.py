@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifact import study as studies
+from artifact.tables.source import contracts_differ
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -188,11 +189,24 @@ def _is_2_or_5(value: float) -> bool:
 
 
 def grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    """(name, reason) pairs as one line a reason: `not measured: A; B`."""
+    """(name, reason) pairs as one line a reason, each name once: `not measured: A; B`."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons:
         names.setdefault(reason, []).append(name)
-    return [f"{reason}: {'; '.join(found)}" for reason, found in names.items()]
+    return [f"{reason}: {'; '.join(dict.fromkeys(found))}" for reason, found in names.items()]
+
+
+def contract_lines(bindings: Iterable[tuple[str, str, str, str]]) -> list[str]:
+    """(model, input, configuration, binding) as one line a difference, naming its blocks.
+
+    Said of configurations within one window whose weights are bound differently.
+    """
+    blocks: dict[str, dict[str, str]] = {}
+    for model, shape, configuration, binding in bindings:
+        names = blocks.setdefault(block_name(model, shape), {})
+        names[short_name(configuration)] = binding
+    found = [(block, contracts_differ(names)) for block, names in blocks.items()]
+    return grouped((block, words) for block, words in found if words)
 
 
 def say_absent(axes: Axes, x: float, words: str, **options: Any) -> None:

@@ -82,6 +82,27 @@ class View:
         """Number of processes."""
         return self.latency_ms.n
 
+    @property
+    def binding(self) -> str:
+        """Whether the compiler knew the weights: frozen or runtime; empty where nobody says."""
+        return self.records[0].spec.binding if self.records else ""
+
+    @property
+    def first_sample_outliers(self) -> int:
+        """Trials whose first timed execution is flagged (case K9); they are kept."""
+        return sum(record.first_sample_outlier for record in self.records)
+
+    @property
+    def quiet(self) -> View | None:
+        """The same cell without its noisy trials; None when all were noisy, or nobody says."""
+        if self.estimate is None or self.noisy == self.n:
+            return None
+        if not self.noisy:
+            return self
+        both = zip(self.processes, self.records, strict=True)
+        kept = [(process, record) for process, record in both if not process.noisy]
+        return _measured_view(self.cell, [p for p, _ in kept], tuple(r for _, r in kept))
+
     def line(self, boundary: str) -> Line:
         """The cost line through the means; it starts at zero where noise put T_C below."""
         return Line(max(0.0, self.fixed_cost_ms[boundary].mean), self.latency_ms.mean)
@@ -233,6 +254,23 @@ def _published_units(directory: Path) -> Mapping[Cell, tuple[Units, ...]]:
         for row in published.units(directory)
         if row.variant in PUBLISHED_VARIANTS
     }
+
+
+def noise_words(noisy: int, total: int) -> list[str]:
+    """How many of the trials behind a table were noisy; nothing when none was."""
+    words = f"{noisy} of {total} trials were noisy; they are included"
+    return [f"{words}, the CSV has the same without them."] if noisy else []
+
+
+def contracts_differ(bindings: Mapping[str, str]) -> str:
+    """Words for configurations compared within one window that bind weights differently.
+
+    `bindings` maps a name as shown to `frozen` or `runtime`; empty words where all are equal.
+    """
+    frozen = [name for name, binding in bindings.items() if binding == "frozen"]
+    if len(set(bindings.values()) - {""}) < 2:
+        return ""
+    return f"contracts differ (weights frozen: {', '.join(frozen)})"
 
 
 # --- which cells belong to a figure or table ------------------------------------------------------

@@ -1,4 +1,7 @@
-"""The plain table that closes a run: per cell T_C, T_X, mean, sd, interval, trials, failures."""
+"""The plain table that closes a run: per cell T_C, T_X, mean, sd, interval, trials, failures.
+
+Trials whose first timed execution stands out are counted in a column of their own (case K9).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,12 @@ HEADINGS = (
     "T_C native (ms)",
     "T_C aligned (ms)",
     "T_X (ms)",
+    "first-sample outlier",
+)
+
+#: Below the table where a trial is flagged (case K9).
+OUTLIER_WORDS = (
+    "first-sample outlier: the first timed execution took over 5 times the median; it is kept"
 )
 
 
@@ -33,6 +42,7 @@ class Row:
     aligned_ms: Interval | None
     latency_ms: Interval | None
     other: str
+    first_sample_outliers: int = 0
 
     @property
     def trials(self) -> int:
@@ -76,6 +86,7 @@ def _row(cell: Cell, planned: int, records: list[Record], failures: Counter[str]
         aligned_ms=interval([r.compile_cost_ms("aligned") for r in records]),
         latency_ms=interval([r.latency_ms for r in records]),
         other=", ".join(f"{count} {status}" for status, count in sorted(failures.items())),
+        first_sample_outliers=sum(record.first_sample_outlier for record in records),
     )
 
 
@@ -91,11 +102,14 @@ def render(rows: Sequence[Row]) -> str:
                 _text(row.native_ms),
                 _text(row.aligned_ms),
                 _text(row.latency_ms),
+                f"{row.first_sample_outliers} of {row.trials}" if row.trials else "-",
             )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
     text = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
     text.insert(1, "  ".join("-" * w for w in widths))
+    if any(row.first_sample_outliers for row in rows):
+        text += ["", OUTLIER_WORDS]
     return "\n".join(line.rstrip() for line in text) + "\n"
 
 

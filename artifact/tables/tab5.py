@@ -23,7 +23,7 @@ ROW = ChangeRow
 
 def rows(study: Study, source: Source) -> list[ChangeRow]:
     """Three rows an input: T_C, T_C with the fold in it, T_X."""
-    return changes.change_rows(study, source, GRID)
+    return changes.change_rows(study, source, GRID, tests=changes.FOLD_FAMILY)
 
 
 def sheet(rows: Sequence[ChangeRow]) -> Sheet:

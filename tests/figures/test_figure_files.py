@@ -10,7 +10,7 @@ import pytest
 
 from artifact import figures
 from artifact.errors import UserError
-from artifact.figures import style
+from artifact.figures import cumulative, fig5, style
 from artifact.tables.source import of_paper
 
 
@@ -109,3 +109,32 @@ def test_captions_explain_and_are_ascii():
         described = figures.load(name)
         assert len(described.caption) > 80, name
         assert (described.caption + described.title).isascii()
+
+
+def test_labels_of_close_crossovers_do_not_overlap(the_study):
+    """TVM, made fast, takes over from XLA, and the fold from TVM in the end."""
+
+    def bend(record):
+        if record.spec.configuration != "tvm":
+            return record
+        return drawn.scaled(record, 0.5, 0.05)
+
+    source = drawn.source("cpu", bend)
+    rows = fig5.rows(the_study, source)
+    assert [row.what for row in rows].count(cumulative.CROSSOVER) == 2
+    figure = drawn_figure("fig5", the_study, source)
+    boxes = [
+        text.get_window_extent()
+        for text in visible_texts(figure)
+        if text.get_text().startswith("n = ")
+    ]
+    assert len(boxes) == 2
+    assert not boxes[0].overlaps(boxes[1])
+
+
+def test_a_block_without_trials_is_named_once(the_study):
+    def bend(record):
+        return record if record.spec.model == "resnet18" else None
+
+    figure = drawn_figure("fig6", the_study, drawn.source("cpu", bend))
+    assert figure.get_supxlabel().count("(1,64)") == 1

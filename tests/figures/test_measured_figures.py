@@ -8,7 +8,7 @@ import drawn
 import pytest
 
 from artifact import figures
-from artifact.figures import cumulative, fig1, fig3, fig4, fig5, fig6, fig7
+from artifact.figures import cumulative, fig1, fig3, fig4, fig5, fig6, fig7, style
 from artifact.tables.source import UNSUPPORTED
 
 R18 = ("resnet18", "1x3x224x224")
@@ -177,6 +177,46 @@ def test_all_panels_end_at_the_same_n(the_study):
             ends[row.model] = max(row.n, ends.get(row.model, 0))
     assert set(ends.values()) == {1e5}
     assert len(ends) == 4
+
+
+def test_shares_of_resampled_lines_add_up_and_bindings_are_said(the_study):
+    """Descriptive: eager is cheapest at n = 1 in every draw, the fold at the end."""
+    rows = of(fig7.rows(the_study, drawn.source("cpu")), *R18)
+    totals = [row for row in rows if row.what == cumulative.TOTAL]
+    for n in {row.n for row in totals}:
+        assert sum(row.cheapest_share for row in totals if row.n == n) == pytest.approx(1)
+    at_1 = {row.configuration: row.cheapest_share for row in totals if row.n == 1}
+    assert at_1 == {"eager": 1, "inductor": 0, "inductor-fold": 0, "xla": 0, "tvm": 0}
+    last = max(row.n for row in totals)
+    assert {row.configuration for row in totals if (row.n, row.cheapest_share) == (last, 1)} == {
+        "inductor-fold"
+    }
+    bindings = {row.configuration: row.binding for row in totals}
+    assert (bindings["xla"], bindings["eager"]) == ("frozen", "runtime")
+
+
+def test_one_process_has_no_share(the_study):
+    rows = fig7.rows(the_study, drawn.source("cpu", rounds=[3]))
+    assert {row.cheapest_share for row in rows} == {None}
+
+
+@pytest.mark.parametrize("module", [fig6, fig7])
+def test_blocks_that_bind_weights_differently_say_so(the_study, module):
+    """ResNets: XLA and TVM know the weights; Transformers: TVM alone (study.toml)."""
+    with style.styled():
+        figure = module.draw(module.rows(the_study, drawn.source("cpu")))
+    words = "".join(figure.get_supxlabel().split())
+    resnets = "contractsdiffer(weightsfrozen:XLA,TVM):ResNet-18(1,3,224,224)"
+    assert resnets in words
+    assert "(weightsfrozen:TVM):BERT(1,64);GPT-2(1,16)" in words
+
+
+def test_equal_bindings_are_no_note(the_study):
+    def bend(record):
+        return replace(record, spec=replace(record.spec, binding="runtime"))
+
+    rows = fig7.rows(the_study, drawn.source("cpu", bend))
+    assert cumulative.contract_words(rows) == []
 
 
 # --- phases ---------------------------------------------------------------------------------------

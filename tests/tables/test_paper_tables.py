@@ -85,7 +85,41 @@ def test_a_cell_without_trials_keeps_its_place_with_words(the_study):
 def test_noisy_trials_are_counted_below_the_table(the_study):
     noisy = {"r1.gpt2.1x16.xla.b1.a1": ("steal 9.0%",)}
     sheet = tab3.sheet(tab3.rows(the_study, drawn.source("cpu", noisy=noisy)))
-    assert "1 of 15 trials were noisy; they are included." in sheet.notes
+    assert "1 of 15 trials were noisy; they are included, the CSV has the same without them." in (
+        sheet.notes
+    )
+
+
+def test_the_csv_has_the_times_without_noisy_trials(the_study):
+    """Rounds are 2, 1, 0, -1 and -2 % off the mean; the last one is noisy: half a per cent less."""
+    noisy = {"r5.gpt2.1x16.xla.b1.a1": ("steal 9.0%",)}
+    rows = tab3.rows(the_study, drawn.source("cpu", noisy=noisy))
+    xla, tvm = (
+        next(r for r in rows if (r.input, r.configuration) == ("1x16", name))
+        for name in ("xla", "tvm")
+    )
+    assert (xla.processes, xla.quiet_processes) == (5, 4)
+    assert xla.quiet_latency_mean_ms == pytest.approx(0.995 * xla.latency_mean_ms)
+    assert xla.quiet_compile_mean_ms == pytest.approx(0.995 * xla.compile_mean_ms)
+    # sd of -2, -1, 0, 1 % is 1.290994 %; t(0.975, 3) = 3.182446: half width 2.054264 %.
+    assert xla.quiet_latency_sd_ms == pytest.approx(90 * 0.01290994, rel=1e-5)
+    half = (xla.quiet_latency_high_ms - xla.quiet_latency_low_ms) / 2
+    assert half == pytest.approx(90 * 0.02054264, rel=1e-5)
+    assert (tvm.quiet_processes, tvm.quiet_latency_high_ms) == (5, tvm.latency_high_ms)
+
+
+def test_without_a_quiet_trial_the_columns_are_empty(the_study):
+    noisy = {f"r{i}.gpt2.1x16.xla.b1.a1": ("steal 9.0%",) for i in range(1, 6)}
+    rows = tab3.rows(the_study, drawn.source("cpu", noisy=noisy))
+    xla = next(r for r in rows if (r.input, r.configuration) == ("1x16", "xla"))
+    assert xla.latency_mean_ms is not None
+    assert (xla.quiet_processes, xla.quiet_latency_mean_ms) == (None, None)
+
+
+def test_only_the_resnet_table_has_the_papers_rule_for_bold_type(the_study):
+    sheets = [module.sheet(published_rows(the_study, module)) for module in (tab1, tab2, tab3)]
+    notes = [sheet.notes[0] for sheet in sheets]
+    assert ["Table 1" in note for note in notes] == [False, True, True]
 
 
 # --- what a change does ---------------------------------------------------------------------------
@@ -198,3 +232,71 @@ def test_every_table_is_found_and_needs_its_own_cells(the_study):
         ("bert-2layer", "1x64", "inductor"),
         ("bert-2layer", "1x64", "inductor-control"),
     ]
+
+
+# --- Welch and Holm -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("compile", "compile_after_preprocessing"),
+        ("fixed", "fixed_cost_including_fold"),
+        ("latency", "execution"),
+    ],
+)
+@pytest.mark.parametrize("module", [tab4, tab5])
+def test_the_tests_of_both_resnets_are_one_family_as_in_the_paper(the_study, module, metric, name):
+    """Each table shows five inputs, adjusted over the paper's ten."""
+    expected = {(w.model, w.input): w for w in published.welch_rows() if w.family == name}
+    rows = [row for row in published_rows(the_study, module) if row.metric == metric]
+    for row in rows:
+        test = expected[row.model, row.input]
+        assert (row.p, row.p_holm, row.df) == pytest.approx(
+            (test.p, test.p_holm, test.df), rel=1e-9
+        )
+        assert row.family_size == 10
+
+
+def test_the_family_and_what_it_resolves_stand_below_the_table(the_study):
+    """The paper: 9 of 10 differences of T_C survive Holm, the exception is an R50 input."""
+    sheets = [module.sheet(published_rows(the_study, module)) for module in (tab4, tab5)]
+    four, five = (next(note for note in sheet.notes if "Holm" in note) for sheet in sheets)
+    assert "T_C 5 of 5 (family of 10)" in four
+    assert "T_C 4 of 5 (family of 10)" in five
+
+
+def test_a_measured_family_counts_the_inputs_that_were_measured(the_study):
+    """One input a ResNet: two tests; the smaller p is doubled, and the larger at least as large."""
+    source = drawn.source("cpu")
+    rows = [
+        row
+        for module in (tab4, tab5)
+        for row in module.rows(the_study, source)
+        if row.metric == "compile" and row.p is not None
+    ]
+    assert [row.family_size for row in rows] == [2, 2]
+    smaller, larger = sorted(rows, key=lambda row: row.p)
+    assert smaller.p_holm == pytest.approx(min(1.0, 2 * smaller.p))
+    assert larger.p_holm == pytest.approx(max(larger.p, smaller.p_holm))
+
+
+def test_the_audit_is_no_family_of_the_paper(the_study):
+    rows = published_rows(the_study, tab6)
+    assert {row.family_size for row in rows} == {None}
+    assert {row.p_holm for row in rows} == {None}
+    assert all(0 < row.p < 1 for row in rows)
+    assert not any("Holm" in note for note in tab6.sheet(rows).notes)
+
+
+def test_a_change_without_noisy_trials(the_study):
+    """Folded T_X is 36 ms; without round 5 (2 % above it) the base of 40 ms is 0.5 % lower."""
+    noisy = {"r5.resnet18.1x3x224x224.inductor.b1.a1": ("throttled",)}
+    rows = tab4.rows(the_study, drawn.source("cpu", noisy=noisy))
+    row = next(r for r in rows if (r.input, r.metric) == ("1x3x224x224", "latency"))
+    assert (row.noisy, row.base_processes, row.quiet_base_processes) == (1, 5, 4)
+    assert row.quiet_base_mean_ms == pytest.approx(40 * 0.995)
+    assert row.quiet_changed_mean_ms == pytest.approx(36)
+    assert row.percent == pytest.approx(-10)
+    assert row.quiet_percent == pytest.approx(100 * (36 / 39.8 - 1))
+    assert row.quiet_percent_low < row.quiet_percent < row.quiet_percent_high
+    notes = tab4.sheet(rows).notes
+    assert any(note.startswith("1 of 10 trials were noisy") for note in notes)

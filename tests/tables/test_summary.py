@@ -64,3 +64,15 @@ def test_priming_and_failed_records_never_enter_a_mean(trials, make_record):
 
 def test_the_text_is_plain_ascii(trials):
     assert render(summarise(trials, [cell(trials[0])])).isascii()
+
+
+def test_first_sample_outliers_are_counted_and_explained(trials):
+    """Case K9: the first execution of one trial took 40 times the median; nothing is trimmed."""
+    assert "outlier: the first timed" not in render(summarise(trials, [cell(trials[0])]))
+    slow = replace(trials[1], execution_ms=(440.0, *trials[1].execution_ms[1:]))
+    (row,) = rows = summarise([trials[0], slow, trials[2]], [cell(trials[0])])
+    assert row.first_sample_outliers == 1
+    assert row.latency_ms.mean == pytest.approx(11.0 + (440.0 - 11.0) / 5 / 3)
+    text = render(rows)
+    assert "1 of 3" in text
+    assert text.splitlines()[-1].startswith("first-sample outlier: ")
