@@ -6,7 +6,7 @@ Nothing is measured here. `missing_cells` says what a figure or table would need
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from artifact.analysis.evidence import (
     evidence_of,
     mixtures,
     read_campaign,
+    untrusted,
 )
 from artifact.errors import UserError
-from artifact.host.store import PLAN, campaign_folders
+from artifact.host.store import PLAN, Store, campaign_folders
 from artifact.strict_json import write_bytes_atomic
 from artifact.study import Study
 from artifact.tables import sheet as sheets
@@ -30,6 +31,9 @@ from artifact.tables.sheet import to_ascii
 from artifact.tables.source import Source, of_evidence, of_paper
 
 SOURCES = ("measured", "reference", "published")
+
+#: What stands in the line that refuses a source without any record of a figure or table.
+NO_RECORD = "has no usable record of what"
 
 Say = Callable[[str], None]
 
@@ -108,26 +112,27 @@ def campaign_folder(where: Where) -> Path:
 
 
 def _measured(folder: Path) -> Source:
-    return _of_campaign(read_campaign(folder), f"measured: {folder.name}")
+    campaign, label = read_campaign(folder), f"measured: {folder.name}"
+    _require_whole(label, untrusted(campaign), "continue it with --resume, which sets them aside")
+    return _of_campaign(campaign, label)
 
 
 def _reference(described: figures.Drawing | tables.Table, where: Where) -> Source:
     """The campaign of a machine class that holds most of what is shown, the largest of equals.
 
-    Processes of two campaigns are never pooled here.
+    Processes of two campaigns are never pooled here. A file of the class that is not the one that
+    was shipped is a `UserError` also where another campaign would be drawn: with fewer trusted
+    records the choice itself would be another.
 
     `where.reference` names a class, or one campaign in it (`cpu-x86_64-2cpu-avx2/campaign-2`).
     """
-    folder = _reference_folder(where)
-    if (folder / PLAN).exists():
-        return _of_campaign(read_campaign(folder), f"reference: {folder.parent.name}/{folder.name}")
-    campaigns = [read_campaign(path.parent) for path in sorted(folder.glob(f"*/{PLAN}"))]
-    if not campaigns:
-        raise UserError(
-            f"{folder} holds no reference records",
-            next_step=f"known: {', '.join(_class_names(where)) or 'none'}",
-        )
-    best = max(campaigns, key=lambda c: (_shown_cells(described, c), len(c.usable)))
+    folder, campaigns = _reference_campaigns(where)
+    for path, campaign in campaigns.items():
+        label = f"reference: {folder.name}/{campaign.name}"
+        gone = (f"{name}: is not there" for name in Store(path).gone())
+        faults = [*untrusted(campaign), *gone]
+        _require_whole(label, faults, "restore the files that were shipped")
+    best = max(campaigns.values(), key=lambda c: (_shown_cells(described, c), len(c.usable)))
     return _of_campaign(best, f"reference: {folder.name}/{best.name}")
 
 
@@ -138,27 +143,52 @@ def _shown_cells(described: figures.Drawing | tables.Table, campaign: Campaign) 
     return sum(described.grid.needs(study, cell) for cell in cells)
 
 
-def _reference_folder(where: Where) -> Path:
+def _reference_campaigns(where: Where) -> tuple[Path, dict[Path, Campaign]]:
+    """The machine class to draw from and its campaigns by folder, each read once."""
     if where.reference:
-        return where.references / where.reference
-    classes = references.classes(where.references)
-    if not classes:
+        folder = where.references / where.reference
+        if (folder / PLAN).exists():
+            return folder.parent, {folder: read_campaign(folder)}
+        campaigns = _campaigns_of(folder)
+        if not campaigns:
+            raise UserError(
+                f"{folder} holds no reference records",
+                next_step=f"known: {', '.join(_class_names(where)) or 'none'}",
+            )
+        return folder, campaigns
+    found = {path: _campaigns_of(path) for path in references.classes(where.references)}
+    found = {path: campaigns for path, campaigns in found.items() if campaigns}
+    if not found:
         raise UserError(
             f"no reference records in {where.references}",
             next_step="draw from measured or published",
         )
-    return classes[0] if len(classes) == 1 else max(classes, key=_newest_stamp)
+    newest = max(found, key=lambda path: (_newest_stamp(found[path].values()), path.name))
+    return newest, found[newest]
 
 
-def _newest_stamp(folder: Path) -> tuple[str, str]:
-    """When the newest campaign of a class was started; plans hold no time, so a record says."""
-    campaigns = [read_campaign(path.parent) for path in folder.glob(f"*/{PLAN}")]
+def _campaigns_of(folder: Path) -> dict[Path, Campaign]:
+    """The campaigns of a machine class by folder, in name order."""
+    return {path.parent: read_campaign(path.parent) for path in sorted(folder.glob(f"*/{PLAN}"))}
+
+
+def _newest_stamp(campaigns: Iterable[Campaign]) -> str:
+    """When the newest of these campaigns was started; plans hold no time, so a record says."""
     stamps = [r.identity.started_utc for campaign in campaigns for r in campaign.usable]
-    return max(stamps, default=""), folder.name
+    return max(stamps, default="")
 
 
 def _class_names(where: Where) -> list[str]:
     return [path.name for path in references.classes(where.references)]
+
+
+def _require_whole(label: str, faults: Sequence[str], remedy: str) -> None:
+    """Refuse records of which some cannot be trusted; the first of them is named."""
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise UserError(
+            f"{label} has files that cannot be trusted: {faults[0]}{more}", next_step=remedy
+        )
 
 
 def _of_campaign(campaign: Campaign, label: str) -> Source:
@@ -234,7 +264,7 @@ def _rows(
     found = find_source(described, source, where)
     if not described.grid.measured(study, found):
         raise UserError(
-            f"{found.label} has no usable record of what {described.name} shows",
+            f"{found.label} {NO_RECORD} {described.name} shows",
             next_step="measure its cells first, or draw from reference or published",
         )
     return found, described.rows(study, found)
