@@ -270,7 +270,7 @@ def contracts_differ(bindings: Mapping[str, str]) -> str:
     frozen = [name for name, binding in bindings.items() if binding == "frozen"]
     if len(set(bindings.values()) - {""}) < 2:
         return ""
-    return f"contracts differ (weights frozen: {', '.join(frozen)})"
+    return f"contracts differ (weights frozen: {' and '.join(frozen)})"
 
 
 # --- which cells belong to a figure or table ------------------------------------------------------

@@ -206,7 +206,7 @@ def test_blocks_that_bind_weights_differently_say_so(the_study, module):
     with style.styled():
         figure = module.draw(module.rows(the_study, drawn.source("cpu")))
     words = "".join(figure.get_supxlabel().split())
-    resnets = "contractsdiffer(weightsfrozen:XLA,TVM):ResNet-18(1,3,224,224)"
+    resnets = "contractsdiffer(weightsfrozen:XLAandTVM):ResNet-18(1,3,224,224)"
     assert resnets in words
     assert "(weightsfrozen:TVM):BERT(1,64);GPT-2(1,16)" in words
 
