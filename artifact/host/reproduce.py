@@ -146,7 +146,11 @@ def reproduce(wish: Wish, say: Say = print) -> int:
 
     0: every planned trial has its record, or its stack cannot run it. 1: some trials were given up.
     """
-    prepared = resolve(wish)
+    return _run(resolve(wish), wish, say)[1]
+
+
+def _run(prepared: Prepared, wish: Wish, say: Say) -> tuple[Prepared, int]:
+    """`reproduce` of a resolved wish; also what was really run (a GPU may have fallen away)."""
     for reason in prepared.choice.reasons:
         say(reason)
     say(f"profile {prepared.plan.profile}, engine {prepared.choice.engine}: {prepared.directory}")
@@ -161,7 +165,7 @@ def reproduce(wish: Wish, say: Say = print) -> int:
         engine.close()
     say(summary_text(prepared.directory))
     say(closing_line(done))
-    return 0 if done.complete else 1
+    return prepared, 0 if done.complete else 1
 
 
 def examine(choice: machine.Choice, results: Path, say: Say) -> dict[str, Any]:
@@ -183,8 +187,7 @@ def reproduce_and_check(wish: Wish, say: Say = print) -> int:
     """`reproduce`, then the verdict of every claim; the worse of the two exit codes."""
     from artifact.host import judge
 
-    measured = reproduce(wish, say)
-    prepared = resolve(wish)
+    prepared, measured = _run(resolve(wish), wish, say)
     if prepared.choice.engine == "fake":
         return measured  # nothing was measured, so nothing is judged
     directory = prepared.directory
@@ -270,12 +273,13 @@ def one_figure(
     if source != "measured":
         return draw(name, source, results=wish.results, reference=reference, out=out, say=say)
     prepared = resolve(wish)
-    study, profile, folder = prepared.study, prepared.plan.profile, prepared.directory
-    missing = drawing.missing_cells(name, folder, study, profile)
+    missing = drawing.missing_cells(name, prepared.directory, prepared.study, prepared.plan.profile)
     measured = 0
     if missing:
         blocks = frozenset((model, shape) for model, shape, _ in missing)
-        measured = reproduce(dataclasses.replace(wish, only=blocks, resume=True), say)
+        limited = dataclasses.replace(wish, only=blocks, resume=True)
+        prepared, measured = _run(prepared, limited, say)
+    study, profile, folder = prepared.study, prepared.plan.profile, prepared.directory
     drawn = draw(name, source, results=wish.results, campaign=folder.name, out=out, say=say)
     if prepared.choice.engine == "fake":
         return max(measured, drawn)  # nothing was measured, so nothing is judged

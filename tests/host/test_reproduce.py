@@ -73,3 +73,18 @@ def test_blocks_that_the_profile_lacks_are_one_line(tmp_path):
     wish = reproduce.Wish(profile="smoke", engine="fake", results=tmp_path, only=only)
     with pytest.raises(UserError, match="no block resnet18:1x3x9x9"):
         reproduce.resolve(wish)
+
+
+def test_the_verdict_is_about_what_was_really_run(monkeypatch, tmp_path):
+    """After a fallback the measured folder is another one than the wish resolves to."""
+    from artifact.host import judge
+
+    monkeypatch.setattr(machine, "why_no_docker", lambda: None)
+    wish = reproduce.Wish(profile="smoke", results=tmp_path)
+    asked = reproduce.resolve(wish)
+    ran = reproduce.dataclasses.replace(asked, directory=tmp_path / "elsewhere")
+    monkeypatch.setattr(reproduce, "_run", lambda prepared, *_: (ran, 0))
+    judged = []
+    monkeypatch.setattr(judge, "check", lambda **k: judged.append(k["measured_file"]) or 1)
+    assert reproduce.reproduce_and_check(wish, print) == 1
+    assert judged == [tmp_path / "elsewhere"]
